@@ -12,7 +12,7 @@ from sysbench.errors import Refusal, UnavailableError
 from sysbench.extras import followed_torch, installed_torch
 from sysbench.log.events import DeviceInfo, GpuSimulated
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.spec.hardware import Hardware
+from sysbench.spec.hardware import Hardware, context_of
 from sysbench.spec.knobs import FP8, fp8_refusal, has_fp8
 from sysbench.spec.ranks import Strategy, layout
 from sysbench.spec.steps import StepPrecision
@@ -146,7 +146,7 @@ class Gpu:
     @classmethod
     def of(cls, hardware: Hardware, *, context_bytes: int | None = None, other_bytes: int = 0) -> Gpu:
         """Create the GPU that `hardware` describes; `context_bytes` is a measured size of the context, if any."""
-        known = hardware.context
+        known = context_of(hardware)
         least_bytes, most_bytes = (known.low_bytes, known.high_bytes) if known else (LEAST_CONTEXT_BYTES, CONTEXT_BYTES)
         if context_bytes is not None:
             least_bytes = most_bytes = context_bytes

@@ -21,11 +21,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import IntEnum
 from functools import cache
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Self
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -299,6 +300,23 @@ class _DeviceNames(TorchFunctionMode):
         return made
 
 
+@contextmanager
+def _naming_devices() -> Iterator[None]:
+    """Context manager in which "cuda" names `DEVICE`, in backward too.
+
+    A mode is off while it handles a call, and the whole of backward is one call. Code that runs in backward, such as
+    blocks that are computed again, names devices as it does in forward.
+    """
+    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+    def run_with_names(*args: Any, **options: Any) -> Any:
+        with _DeviceNames():
+            return run(*args, **options)
+
+    with _DeviceNames(), mock.patch.object(torch.autograd, "_engine_run_backward", run_with_names):
+        yield
+
+
 class SimulatedDevice(ObservedDevice):
     """A dispatch mode in which `DEVICE` is a GPU whose kernels do nothing."""
 
@@ -316,7 +334,7 @@ class SimulatedDevice(ObservedDevice):
         """Whether "cuda" names the device in user code."""
         self.runs_generated_code = False
         """Whether code that a compiler has generated runs, which calls operators without the usual work of the host."""
-        self._names: list[_DeviceNames] = []
+        self._names = ExitStack()
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
@@ -328,21 +346,18 @@ class SimulatedDevice(ObservedDevice):
         if self.values is not None:
             SimulatedTensor.serving_user_code = True
             if self.names_gpu:
-                self._names.append(_DeviceNames())
-                self._names[-1].__enter__()  # type: ignore[no-untyped-call]
+                self._names.enter_context(_naming_devices())
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._names:
-            self._names.pop().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._names.close()
         SimulatedTensor.serving_user_code = False
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def stop_naming_gpu(self) -> None:
         """No longer let "cuda" name the device, which takes a mode that compiled code must not find."""
         self.names_gpu = False
-        if self._names:
-            self._names.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._names.close()
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the results of `func` without computing values."""
@@ -871,7 +886,7 @@ def _size_bytes(new: _NewTensor) -> int:
     return (last + 1) * new.dtype.itemsize
 
 
-MAX_ELEMENTS = 1 << 18
+MAX_ELEMENTS = 1 << 20
 """Maximum number of elements of a tensor whose values are kept."""
 
 MAX_CHOSEN = 1 << 24

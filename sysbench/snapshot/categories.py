@@ -25,7 +25,7 @@ from sysbench.errors import UsageError
 from sysbench.frames import owner
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.block_sizes import block_bytes, rounded_requests
-from sysbench.snapshot.layout import NONE, STATES, Annotation, Column, Frame, Snapshot
+from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Annotation, Column, Frame, Snapshot
 from sysbench.snapshot.lifetimes import Lifetimes, lifetimes
 from sysbench.snapshot.own_optimizers import stacks_of_own_optimizers
 from sysbench.snapshot.residents import resident_categories
@@ -212,7 +212,12 @@ def infer(
     traits[:-1][of_optimizer] |= _Trait.OPTIMIZER
     phases = _infer_phases(traits[stack[order]], is_stackless[order], lives.born[order], lives.states)
     freed_traits = traits[freed_stack] | np.where(freed_in_backward, _Trait.BACKWARD, 0).astype(np.uint8)
-    return _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases), phases
+    category = _infer_categories(lives, traits[stack], freed_traits, size_bytes, stream, phases)
+    # Without events, lifetimes give no evidence of the purpose.
+    unexplained = (lives.born == 0) & is_kept & (traits[stack] == 0) & (category == UNKNOWN) & (lives.states > 1)
+    residents = _in_order_of_making(snapshot, lives, np.flatnonzero(unexplained))
+    _explain_residents(category, lives, residents, size_bytes, phases)
+    return category, phases
 
 
 # --- stacks
@@ -307,7 +312,7 @@ def _infer_categories(
     first = min((phase.first for phase in phases), default=-1)
     state_sizes = size_bytes[optimizer & outlives_phase & (lives.born > 0)]
     is_replaced = _are_released_by_optimizer(lives, freed_traits, phases) & np.isin(size_bytes, state_sizes)
-    category = np.select(
+    category: Column = np.select(
         [
             (traits & _Trait.WORKSPACE) > 0,
             _are_workspaces(lives, size_bytes, stream, is_kept, phase),
@@ -336,20 +341,35 @@ def _infer_categories(
         ],
         _categories_between_phases(lives, phases, is_kept),
     ).astype(np.uint8)
-    _explain_residents(category, lives, traits, size_bytes, is_kept, phases)
     return category
 
 
+def _in_order_of_making(snapshot: Snapshot, lives: Lifetimes, residents: Column) -> Column:
+    """Return allocations that predate the trace in the order in which they were probably made.
+
+    Whether addresses of segments ascend or descend is that of the segments which the trace has; they are taken to
+    ascend if it has none. Within a segment, what was made first lies lowest.
+    """
+    block = lives.block[residents]
+    if (block == NONE).any():
+        return residents
+    made = snapshot.trace.address[snapshot.trace.action == ACTION_CODE["segment_alloc"]].astype(np.int64)
+    descends = len(made) > 1 and float((np.diff(made) < 0).mean()) > 0.5
+    segment = snapshot.segments.address[snapshot.blocks.segment[block]].astype(np.int64)
+    order = np.lexsort((snapshot.blocks.address[block], -segment if descends else segment))
+    in_order: Column = residents[order]
+    return in_order
+
+
 def _explain_residents(
-    category: Column, lives: Lifetimes, traits: Column, size_bytes: Column, is_kept: Column, phases: tuple[Phase, ...]
+    category: Column, lives: Lifetimes, unexplained: Column, size_bytes: Column, phases: tuple[Phase, ...]
 ) -> None:
-    """Change `category` for what was there before the recording and stays: its sizes tell what it may be."""
+    """Change `category` for what was there before the recording and stays: its sizes tell what it may be.
+
+    `unexplained` are these allocations, in the order in which they were made.
+    """
     born_in = _phase_of(lives.born, phases)
     in_backward = np.array([*(phase.name for phase in phases), ""])[born_in] == "backward"
-    # Without events, lifetimes give no evidence of the purpose.
-    unexplained = np.flatnonzero(
-        (lives.born == 0) & is_kept & (traits == 0) & (category == UNKNOWN) & (lives.states > 1)
-    )
     is_gradient = category == _CODE["gradients"]
     gradients = _sizes_in_one_phase(size_bytes, born_in, is_gradient & in_backward)
     category[unexplained] = resident_categories(

@@ -26,7 +26,7 @@ _NONE: Final = np.zeros(0, np.int64)
 
 
 def resident_categories(size_bytes: Column, gradients_bytes: Column = _NONE, added_bytes: Column = _NONE) -> Column:
-    """Infer the categories of allocations that are live throughout the trace, given in address order, by their sizes.
+    """Infer the categories of allocations that are live throughout the trace, in the order in which they were made.
 
     `gradients_bytes` are the sizes of the gradients of one step. If there are none, gradients may be among the
     allocations, because `zero_grad` kept them: backward then allocates each gradient, adds it to the kept one, and

@@ -7,12 +7,15 @@ to the user's directory. For a device requested by name (`--simulate`), the user
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import re
 import tomllib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -182,6 +185,40 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     if memory_bytes is not None:
         matches = [hardware for hardware in matches if _same_memory(hardware.memory_bytes, memory_bytes)]
     return matches[0] if len(matches) == 1 else None
+
+
+MORE_KERNELS_SHARE = 0.1
+"""How much more than the measured context is allowed for: kernels that a step loads and `sysbench doctor` does not."""
+
+
+def contexts_file() -> Path:
+    """Return the file with measured sizes of the CUDA context, by machine and slug; raises OutputError."""
+    return user_directory().parent / "contexts.json"
+
+
+def contexts_with(slug: str, context_bytes: int, source: str) -> str:
+    """Return the content of that file with a size that was measured on this machine."""
+    most_bytes = round(context_bytes * (1 + MORE_KERNELS_SHARE))
+    kept = _kept_contexts()
+    measured = DeviceContext(low_bytes=context_bytes, high_bytes=most_bytes, source=source)
+    kept.setdefault(platform.node(), {})[slug] = measured.model_dump()
+    return json.dumps(kept, indent=1)
+
+
+def context_of(hardware: Hardware) -> DeviceContext | None:
+    """Return the size of the context that `sysbench doctor` measured on this machine, else that of the data sheet."""
+    with suppress(ValidationError, KeyError):
+        return DeviceContext.model_validate(_kept_contexts()[platform.node()][hardware.slug])
+    return hardware.context
+
+
+def _kept_contexts() -> dict[str, dict[str, Any]]:
+    """Return what is kept, by machine and slug; of a file that is missing or damaged, nothing."""
+    with suppress(OSError, ValueError, OutputError):
+        found = json.loads(contexts_file().read_text(encoding="utf-8"))
+        if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
+            return found
+    return {}
 
 
 def _user_files() -> dict[str, Path]:

@@ -49,6 +49,7 @@ def _query_torch(facts: Facts, torch: Any) -> None:
         "cpu_capability": lambda: torch.backends.cpu.get_cpu_capability(),
         "cpu_bf16": lambda: _lab_devices().cpu_bf16(),
         "cuda_problem": lambda: _cuda_problem(torch),
+        "context_bytes": lambda: _context_bytes(torch),  # before all else that uses the device
         "devices": lambda: _lab_devices().available_device_fields(),
         "cudnn": lambda: _cudnn(torch),
         "attention_kernels": lambda: _attention_kernels(torch),
@@ -76,6 +77,34 @@ def _cuda_problem(torch: Any) -> str | None:
     except (RuntimeError, AssertionError) as error:
         return _one_line(error)
     return "torch finds no CUDA device and gives no reason"
+
+
+def _context_bytes(torch: Any) -> int | None:
+    """Return the device memory that this process has outside PyTorch's allocator, after a product in each precision.
+
+    The driver says what each process has. In a container it numbers processes otherwise: the one that is new is this.
+    """
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return None
+    import pynvml
+
+    pynvml.nvmlInit()
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+
+    def used() -> dict[int, int | None]:
+        return {each.pid: each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+
+    others = used()
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        x = torch.ones(256, 256, dtype=dtype, device="cuda:0", requires_grad=True)
+        torch.nn.functional.softmax(x @ x, -1).sum().backward()
+    torch.cuda.synchronize()
+    found = {pid: size for pid, size in used().items() if pid == os.getpid() or pid not in others}
+    own = found.get(os.getpid(), next(iter(found.values())) if len(found) == 1 else None)
+    if own is None:
+        raise RuntimeError("the driver does not say how much memory this process has")
+    return int(own - torch.cuda.memory_reserved())
 
 
 def _cudnn(torch: Any) -> str | None:

@@ -3,7 +3,8 @@
     python -m tests.bench.measured_memory [--only TEXT]
 
 published/README.md says where the rows are from. A row that is not simulated is listed with the reason. Models are
-built on the host and moved to the card, as the scripts do; cuBLAS keeps its workspaces, as in PyTorch before 2.15.
+built on the host and moved to the card, as the scripts do; cuBLAS keeps its workspaces, and of equal cached blocks the
+one at the lowest address is taken, as in PyTorch before 2.15.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.commands.memory.spec import MemorySpec
+from sysbench.simulate.allocator import device_memory
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate_recording
@@ -130,6 +132,7 @@ def _verdicts(published: dict[str, int], recording: StepRecording, gpu: Gpu) -> 
 
 def main() -> None:
     os.environ["TORCH_CUBLAS_WORKSPACE_CACHE"] = "1"
+    device_memory.installed_torch = lambda: (2, 14)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="rows whose name contains this")
     found = []

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from sysbench.commands.doctor.record import DoctorRecord
+from sysbench.simulate.gpu import Gpu
+from sysbench.spec.hardware import find
 from tests.bench.self_cost import discarded_dashboard, measure
 from tests.cli.running import record_in, sysbench
 
@@ -30,6 +32,16 @@ def test_the_gpu_that_torch_sees_is_one_that_the_driver_names(found: DoctorRecor
     assert state.total_bytes is not None
     assert state.total_bytes > 2**30
     assert found.torch.unknown == {}
+
+
+def test_the_context_is_measured_and_counted_by_simulations_here(found: DoctorRecord) -> None:
+    gpu, context_bytes = found.gpu, found.torch.context_bytes
+    assert gpu is not None
+    assert context_bytes is not None
+    assert 50 << 20 < context_bytes < 2 << 30
+    known = find(gpu.name, gpu.memory_bytes)
+    if known is not None:
+        assert Gpu.of(known).least_context_bytes == context_bytes
 
 
 def test_what_the_doctor_promises_is_kept(found: DoctorRecord, tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ STRANGERS = ("NanoGpt", "Llama", "Grouped", "Encoder", "Mamba", "Mixture", "Reco
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0},
     "llama": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "mixtral": {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+    },
 }
 
 
@@ -166,6 +174,27 @@ def test_parameters_and_flops_are_those_that_torch_counts() -> None:
         with FlopCounterMode(display=False) as counter:
             run()
         assert counter.get_total_flops() == event.flops.get(name, 0)
+
+
+@pytest.mark.parametrize("config", ["llama"], indirect=True)
+def test_of_the_usual_names_a_model_need_not_have_all(config: str) -> None:
+    """GLM has one layer for gate and up, and lists of targets name both all the same."""
+    some = cell(config, lora=RANK, lora_targets="q_proj+v_proj")
+    assert len(adapters(TrainingStep(some, CPU))) == 4
+    with pytest.raises(UnavailableError, match="--lora-targets v_prj matches no linear layer of Llama"):
+        TrainingStep(cell(config, lora=RANK, lora_targets="q_proj+v_prj"), CPU)
+
+
+@pytest.mark.parametrize("config", ["gpt2"], indirect=True)
+def test_usual_names_of_which_a_model_has_none_are_refused(config: str) -> None:
+    with pytest.raises(UnavailableError, match="--lora-targets q_proj matches no linear layer of GPT2LMHeadModel"):
+        TrainingStep(cell(config, lora=RANK, lora_targets="q_proj+v_proj"), CPU)
+
+
+@pytest.mark.parametrize("config", ["mixtral"], indirect=True)
+def test_of_the_usual_names_those_that_are_there_get_adapters(config: str) -> None:
+    step = TrainingStep(cell(config, lora=RANK, lora_targets="q_proj+k_proj+gate_proj+up_proj+down_proj"), CPU)
+    assert {name.rpartition(".")[2] for name, _ in adapters(step)} >= {"q_proj", "k_proj"}
 
 
 @pytest.mark.parametrize(

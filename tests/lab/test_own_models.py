@@ -22,6 +22,7 @@ from sysbench.errors import SpecError, SysbenchError
 from sysbench.lab.attention import OperatorLog
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload import imports
+from sysbench.lab.workload.inputs import vocabulary_size
 from sysbench.log.events import OwnModelFacts
 from sysbench.render.sentences import notes
 from sysbench.simulate.platform import REAL_PLATFORM
@@ -716,3 +717,17 @@ def test_a_loss_that_a_model_keeps_as_an_attribute_is_not_computed_again(write: 
         [each.size_bytes for each in simulated(here, f"theirs:{name}").allocations] for name in ("Keeps", "Returns")
     ]
     assert requests[0] == requests[1]
+
+
+def test_tokens_are_below_the_rows_of_the_embedding_that_a_model_names() -> None:
+    """Vision-language models have the positions of their images before it."""
+
+    class Sees(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions, self.tokens = nn.Embedding(7, 4), nn.Embedding(50, 4)
+
+        def get_input_embeddings(self) -> nn.Module:
+            return self.tokens
+
+    assert vocabulary_size(Sees()) == 50

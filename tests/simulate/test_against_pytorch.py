@@ -10,6 +10,7 @@ import pytest
 
 from sysbench.simulate.allocator import CachingAllocator
 from sysbench.simulate.allocator.blocks import Block
+from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.settings import MIB, AllocatorSettings
 from tests.simulate.allocator_calls import SETTINGS, Call, play, random_calls, training_calls, with_changing_fractions
 from tests.simulate.compiled_allocator.compiled import CompiledAllocator, NotAvailableError, build
@@ -27,7 +28,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledAllocator:
 
 def assert_same(compiled: CompiledAllocator, calls: list[Call], text: str, capacity_bytes: int) -> None:
     settings = replace(AllocatorSettings.parse(text), prefers_oldest=compiled.torch == "2.12")
-    made = CachingAllocator(capacity_bytes, settings, record=True)
+    device = DeviceMemory(capacity_bytes, ascending=True)  # as those of the stand-in driver
+    made = CachingAllocator(capacity_bytes, settings, record=True, device=device)
     ran = compiled.run(calls, text, capacity_bytes)
     held: dict[int, Block] = {}
     addresses: list[int | None] = []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sysbench.simulate.allocator import CachingAllocator, SimulatedOutOfMemoryError
 from sysbench.simulate.allocator.blocks import Block
+from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.settings import MIB, AllocatorSettings
 from tests.simulate.allocator_calls import BORDERLINE_SIZES, SETTINGS, Call, play
 
@@ -28,7 +29,8 @@ def segment_events(made: CachingAllocator) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("prefers_oldest", "expected"), [(False, 0), (True, 10 * MIB)])
 def test_of_equal_blocks_pytorch_2_12_takes_the_one_that_was_made_first(prefers_oldest: bool, expected: int) -> None:
     """The addresses are those that the compiled allocators of PyTorch 2.11 and 2.12.1 gave."""
-    made = CachingAllocator(64 * GIB, AllocatorSettings(prefers_oldest=prefers_oldest))
+    device = DeviceMemory(64 * GIB, ascending=True)
+    made = CachingAllocator(64 * GIB, AllocatorSettings(prefers_oldest=prefers_oldest), device=device)
     first = made.allocate(10 * MIB).address
     made.free(first)
     small, other = made.allocate(3 * MIB), made.allocate(10 * MIB)

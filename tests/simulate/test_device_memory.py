@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sysbench.simulate.allocator.device_memory import GRANULARITY_BYTES as PAGE
 from sysbench.simulate.allocator.device_memory import DeviceMemory
 
 
-def test_memory_is_taken_and_given_back_in_whole_pages() -> None:
-    memory = DeviceMemory(4 * PAGE)
+@pytest.mark.parametrize("ascending", [False, True])
+def test_memory_is_taken_and_given_back_in_whole_pages(ascending: bool) -> None:
+    memory = DeviceMemory(4 * PAGE, ascending=ascending)
     assert memory.free_bytes == 4 * PAGE
     first, second = memory.allocate(1), memory.allocate(PAGE + 1)
     assert first is not None
-    assert second == first + PAGE
+    assert second == (first + PAGE if ascending else first - 2 * PAGE)
     assert memory.free_bytes == PAGE
     assert memory.allocate(PAGE + 1) is None
     assert memory.free_bytes == PAGE
-    assert memory.allocate(PAGE) == second + 2 * PAGE
+    assert memory.allocate(PAGE) == (second + 2 * PAGE if ascending else second - PAGE)
     assert memory.free_bytes == 0
     memory.release(PAGE + 1)
     assert memory.free_bytes == 2 * PAGE

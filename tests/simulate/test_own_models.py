@@ -247,6 +247,31 @@ def test_layers_that_are_computed_again_in_backward_take_as_many_bytes_as_measur
     assert kept - again >= 4 * 2 * 4 * 256 * 2 * 16
 
 
+NAMED_AGAIN = """
+from torch.utils.checkpoint import checkpoint
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(100, 32), nn.Linear(32, 100)
+
+    def experts(self, x):
+        flat = x.flatten(0, 1)
+        order = torch.randperm(len(flat), device=x.device)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(flat), device=x.device)
+        return flat[order].tanh()[back].view_as(x)
+
+    def forward(self, tokens):
+        return self.head(checkpoint(self.experts, self.embed(tokens), use_reentrant=False))
+"""
+
+
+def test_code_that_runs_again_in_backward_names_devices_as_in_forward(saved: Callable[[str], dict[str, str]]) -> None:
+    """Experts of transformers sort tokens so, and undo it, in blocks that are computed again."""
+    same_bytes(**saved(NAMED_AGAIN))
+
+
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
     """Save code as a user's module, and return the options that name its class `Model`."""

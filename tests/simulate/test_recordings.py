@@ -12,6 +12,7 @@ import pytest
 
 from sysbench.simulate.allocator import CachingAllocator
 from sysbench.simulate.allocator.blocks import Block
+from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from tests.simulate.allocator_calls import play, random_calls
 from tests.simulate.compiled_allocator.record import FIXTURES, RECORDINGS
@@ -33,7 +34,8 @@ def replayed(name: str) -> tuple[CachingAllocator, dict[str, Any]]:
     """The model after the calls of a recording, with the peaks since recording began; its snapshot."""
     calls, text, capacity_bytes = RECORDINGS[name]
     begin = calls.index(("r",)) if ("r",) in calls else 0
-    made = CachingAllocator(capacity_bytes, AllocatorSettings.parse(text), record=True)
+    device = DeviceMemory(capacity_bytes, ascending=True)  # as those of the stand-in driver
+    made = CachingAllocator(capacity_bytes, AllocatorSettings.parse(text), record=True, device=device)
     held: dict[int, Block] = {}
     play(calls[:begin], made, held)
     unrecorded = len(made.events)

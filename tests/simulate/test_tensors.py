@@ -269,7 +269,7 @@ def test_values_that_follow_from_constants_and_inputs_can_be_read() -> None:
         for unknown in (places[0], torch.empty(2, device=DEVICE).sum(), torch.randn(3, device=DEVICE).sum()):
             with pytest.raises(UnavailableError, match="reads a tensor value"):
                 unknown.item()
-        large = torch.ones(1 << 19, device=DEVICE)
+        large = torch.ones(1 << 21, device=DEVICE)
         with pytest.raises(UnavailableError, match="reads a tensor value"):
             large.sum().item()
 

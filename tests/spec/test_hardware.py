@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ import pytest
 from sysbench import package
 from sysbench.errors import LogError, UsageError
 from sysbench.simulate.gpu import Gpu
+from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus
 from sysbench.spec.steps import Precision
 
@@ -377,3 +379,32 @@ def test_a_file_of_the_users_that_describes_no_device_is_named(
     (directory / "mine.toml").write_text(text)
     with pytest.raises(LogError, match=r"mine\.toml is not a valid device description"):
         by_name("mine")
+
+
+def test_a_context_that_was_measured_here_is_counted_here_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    published = Gpu.of(by_name("t4"))
+    file = hardware.contexts_file()
+    file.parent.mkdir(parents=True)
+    file.write_text(hardware.contexts_with("t4", 200 << 20, "a test"))
+    measured = Gpu.of(by_name("t4"))
+    assert (measured.least_context_bytes, measured.context_bytes) == (200 << 20, 220 << 20)
+    assert Gpu.of(by_name("h100")) == Gpu.of(by_name("h100"), context_bytes=None)
+    monkeypatch.setattr(platform, "node", lambda: "another")
+    assert Gpu.of(by_name("t4")) == published
+    file.write_text(hardware.contexts_with("t4", 300 << 20, "a test"))
+    assert Gpu.of(by_name("t4")).least_context_bytes == 300 << 20
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert Gpu.of(by_name("t4")) == measured  # a home that machines share
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"HERE": 1}', '{"HERE": {"t4": {"low_bytes": 0}}}', "{"])
+def test_a_damaged_file_of_contexts_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    published = Gpu.of(by_name("t4"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    hardware.contexts_file().parent.mkdir(parents=True)
+    hardware.contexts_file().write_text(text.replace("HERE", platform.node()))
+    assert Gpu.of(by_name("t4")) == published

@@ -19,36 +19,47 @@ from tests.processes import HANG_S
 
 PUBLISHED_PARAMETERS = {
     "bert-base": 109_514_298,
+    "command-r7b": 8_028_033_024,
+    "dbrx": 131_596_523_520,
     "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2.5": 235_741_434_880,
+    "deepseek-v3": 671_026_404_352,
     "falcon-h1-0.5b": 521_411_104,
     "gemma-2-9b": 9_241_705_984,
     "gemma-2b": 2_506_172_416,
     "gemma-3-270m": 268_098_176,
     "gemma-7b": 8_537_680_896,
-    "gpt2": 124_439_808,
-    "gpt2-xl": 1_557_611_200,
     "gpt-j-6b": 6_050_882_784,
     "gpt-oss-120b": 116_829_156_672,
     "gpt-oss-20b": 20_914_757_184,
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
     "lfm2-350m": 354_483_968,
     "llama-13b": 13_015_864_320,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.2-11b-vision": 10_670_220_835,
+    "llama-3.2-1b": 1_235_814_400,
     "llama-30b": 32_528_943_616,
     "llama-65b": 65_285_660_672,
-    "llama-2-7b": 6_738_415_616,
-    "llama-3.1-8b": 8_030_261_248,
-    "llama-3.1-70b": 70_553_706_496,
-    "llama-3.2-1b": 1_235_814_400,
+    "llava-1.5-7b": 7_063_427_072,
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
     "open-llama-3b": 3_426_473_600,
     "phi-4": 14_659_507_200,
     "pythia-1.4b": 1_414_647_808,
     "pythia-14m": 14_067_712,
+    "qwen2-vl-7b": 8_291_375_616,
     "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-vl-7b": 8_292_166_656,
     "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-coder-480b-a35b": 480_154_875_392,
     "smollm2-1.7b": 1_711_376_384,
     "smollm3-3b": 3_075_098_624,
+    "smolvlm2-2.2b": 2_246_784_880,
     "stablelm-2-1.6b": 1_644_515_328,
+    "stablelm-base-alpha-3b": 3_637_321_728,
     "starcoder2-15b": 15_957_889_024,
     "starcoder2-3b": 3_030_371_328,
     "starcoder2-7b": 7_173_923_840,
@@ -66,7 +77,7 @@ def target(word: str) -> str:
 
 def test_the_catalogue_names_who_has_each_model_and_where_its_dimensions_are_from() -> None:
     models = published.catalogue()
-    assert len(models) >= 110
+    assert len(models) >= 155
     assert all(model.repositories and model.source and model.config["architectures"] for model in models)
     names = [name.lower() for model in models for name in {model.slug, *model.repositories}]
     assert len(names) == len(set(names))

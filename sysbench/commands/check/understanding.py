@@ -186,7 +186,10 @@ def keys(text: str) -> frozenset[str]:
 
 
 def account(form: Format, settings: Settings, understanding: Understanding) -> None:
-    """Account for every key that the reader has not asked for: without effect, not modelled, or unknown."""
+    """Account for every key that the reader has not asked for: without effect, not modelled, or unknown.
+
+    A key without a value has no effect, whatever its name.
+    """
     for name, entry in settings.file.entries.items():
         if _stands_for(name, settings.used):
             continue
@@ -195,7 +198,7 @@ def account(form: Format, settings: Settings, understanding: Understanding) -> N
         if pattern is not None and is_set:
             direction, reason = form.unmodelled[pattern]
             understanding.unmodelled.append(Unmodelled(name, entry.line, direction, reason))
-        elif pattern is not None or any(_matching(name, form.without_effect)):
+        elif pattern is not None or entry.value is None or any(_matching(name, form.without_effect)):
             understanding.without_effect += 1
         else:
             known = {*settings.used, *form.without_effect, *form.unmodelled}

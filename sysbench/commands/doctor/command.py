@@ -86,5 +86,25 @@ def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
         prospects=prospects(machine),
         advice=advice(machine),
     )
+    _keep_context(record)
     show(screen.section("torch", torch), screen.prospects(record.prospects), screen.advice(record.advice))
     return record
+
+
+def _keep_context(record: DoctorRecord) -> None:
+    """Keep the measured size of the CUDA context: `fit`, `check` and simulations count it on this machine."""
+    from contextlib import suppress
+
+    from sysbench.errors import OutputError
+    from sysbench.log.storage import write_atomically
+    from sysbench.spec import hardware
+
+    gpu, torch = record.gpu, record.torch
+    if gpu is not None and torch.context_bytes:
+        source = f"sysbench doctor, {record.at[:10]}, torch {torch.version}, driver {record.nvml.driver}"
+        slug = hardware.slug_of(gpu.name, gpu.memory_bytes)
+        with suppress(OutputError, OSError):  # a machine without a writable home is examined all the same
+            hardware.contexts_file().parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(
+                hardware.contexts_file(), hardware.contexts_with(slug, torch.context_bytes, source).encode() + b"\n"
+            )

@@ -111,6 +111,8 @@ class TorchSection(Section):
     """Devices for cells, in the order in which `--device auto` prefers them."""
     cuda_problem: str | None = None
     """Message of torch that explains why a CUDA build finds no device."""
+    context_bytes: int | None = None
+    """Memory of the first CUDA device that a process has outside PyTorch's allocator."""
     attention_kernels: dict[str, list[str]] = Field(default_factory=dict)
     """Precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device."""
     profiler_activities: list[str] = Field(default_factory=list)

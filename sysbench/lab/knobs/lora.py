@@ -32,8 +32,9 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     """Freeze the model, and put an adapter of the rank `cell.lora` beside each linear layer that the cell names.
 
     `cell.lora_targets` are patterns joined by `+`, each for the end of a layer's name, part by part: `q_proj`; or
-    `all-linear`. None is peft's default for the type of a model from transformers, queries and values of the built-in
-    model, or else `all-linear`. Call this before the model is distributed or compiled.
+    `all-linear`. Some of the usual names may match nothing, as with peft. Without any, the layers are peft's default
+    for the type of a model from transformers, queries and values of the built-in model, or else `all-linear`. Call
+    this before the model is distributed or compiled.
     """
     if complaint := extras.missing(*extras.PEFT):
         raise UnavailableError(complaint)
@@ -42,12 +43,15 @@ def add_adapters(model: nn.Module, cell: ModelCell, device: torch.device) -> Non
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
     rank, targets = cell.lora, cell.lora_targets
-    names: str | None = None  # peft's default
     if targets is None and isinstance(model, Transformer):
         targets = _BUILT_IN_TARGETS
     model_type = getattr(getattr(model, "config", None), "model_type", None)
-    if targets is not None or model_type not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
-        names = "|".join(map(re.escape, _layers(model, rank, targets or ALL_LINEAR)))
+    # peft's own default, which it does not find by itself for models whose experts it renames.
+    names = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(model_type) if targets is None else None
+    if names is None:
+        layers, listed = _layers(model, rank, targets or ALL_LINEAR), (targets or "").split("+")
+        # Of usual names peft makes what it makes in a trainer: adapters at experts too, none for what is not there.
+        names = listed if _USUAL.issuperset(listed) else "|".join(map(re.escape, layers))
     config = peft.LoraConfig(r=rank, target_modules=names, use_dora=cell.adapter == "dora")
     config._register_custom_module({PackedLinear: _adapter_of_packed(peft.tuners.lora.Linear)})
     torch.manual_seed(cell.seed)  # every rank draws the same adapters
@@ -122,6 +126,10 @@ def _adapter_of_packed(linear: Any) -> Any:
     return PackedAdapter
 
 
+_USUAL = frozenset(["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
+"""Layers of Llama, and of most models: people list them all for a model that has only some."""
+
+
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
     names = list(linear_layers(model, with_output=targets != ALL_LINEAR).values())
     if not names:
@@ -129,9 +137,10 @@ def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
     if targets == ALL_LINEAR:
         return names
     chosen: dict[str, None] = {}
+    has_others = any(_ends_with(name, pattern) for pattern in targets.split("+") for name in names)
     for pattern in targets.split("+"):
         matched = [name for name in names if _ends_with(name, pattern)]
-        if not matched:
+        if not matched and not (pattern in _USUAL and has_others):
             last_parts = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
             suggestion = nearest(pattern, last_parts) or ", ".join(last_parts[:4])
             raise UnavailableError(

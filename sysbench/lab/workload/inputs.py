@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -227,8 +228,16 @@ def _generator(cell: ModelCell) -> torch.Generator:
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Return the number of rows of the first embedding, or None."""
-    for module in model.modules():
+    """Return the number of rows of the embedding of tokens, or None.
+
+    Models of transformers say which it is; of others it is the first.
+    """
+    named_by_model = getattr(model, "get_input_embeddings", None)
+    embeddings = []
+    if callable(named_by_model):
+        with suppress(NotImplementedError, AttributeError):  # of models without tokens
+            embeddings.append(named_by_model())
+    for module in (*filter(None, embeddings), *model.modules()):
         weight = getattr(module, "weight", None)
         named = isinstance(module, nn.Embedding) or "embedding" in type(module).__name__.lower()
         if named and isinstance(weight, Tensor) and weight.dim() == 2:

@@ -298,3 +298,15 @@ def test_a_mistyped_key_is_named_with_the_nearest(tmp_path: Path) -> None:
         "disable_gradient_checkpointing",
         8,
     )
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-VL-7B-Instruct", "meta-llama/Llama-4-Scout-17B-16E-Instruct"])
+def test_images_of_a_model_that_takes_them_are_left_out_and_said_so(tmp_path: Path, model: str) -> None:
+    found = understood(tmp_path, TRL.replace("meta-llama/Llama-3.2-1B", model))
+    assert directions(found)["model_name_or_path"] == "more"
+    assert "model_name_or_path" not in directions(understood(tmp_path, TRL))
+
+
+def test_a_key_without_a_value_is_not_unknown(tmp_path: Path) -> None:
+    assert not understood(tmp_path, f"{TRL}    some_key:\n").unknown
+    assert [each.key for each in understood(tmp_path, f"{TRL}    some_key: 1\n").unknown] == ["some_key"]

@@ -243,18 +243,17 @@ uintptr_t reserve_addresses(int device, size_t bytes) {
   Guard guard(state().lock);
   Device& owner = state().devices[device];
   if (!owner.next_address) {
-    owner.next_address = kFirstAddress + device * kAddresses;
-    void* wanted = reinterpret_cast<void*>(owner.next_address);
+    uintptr_t first = kFirstAddress + device * kAddresses;
+    void* wanted = reinterpret_cast<void*>(first);
     int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     if (mmap(wanted, kAddresses, PROT_READ | PROT_WRITE, kind, -1, 0) != wanted) {
       fprintf(stderr, "fake GPU: the kernel does not let it have its addresses\n");
       abort();
     }
     madvise(wanted, kAddresses, MADV_DONTDUMP);
+    owner.next_address = first + kAddresses;
   }
-  uintptr_t address = owner.next_address;
-  owner.next_address += whole_pages(bytes);
-  return address;
+  return owner.next_address -= whole_pages(bytes);  // downwards, as Linux places mappings
 }
 
 void forget_contents(void* address, size_t bytes) { madvise(address, whole_pages(bytes), MADV_DONTNEED); }

@@ -28,19 +28,30 @@ def model(settings: Settings, understanding: Understanding, key: str, name: str 
         raise CannotTellError(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
     understanding.model = name
     directory = "."  # trainers resolve a path from where they are started
-    if published.config_file(name, directory).is_file():
-        understanding.say("model", f"hf:{name}", key)
-        return
-    if (alike := same_dimensions(name)) is not None:
-        understanding.say("model", f"hf:{alike}", key)
+    is_here = published.config_file(name, directory).is_file()
+    alike = None if is_here else same_dimensions(name)
+    if alike is not None:
         understanding.assumed.append(f"{name} has the dimensions of {alike}, by its name")
-        return
-    refusal = published.problem(name, directory)
-    if refusal is not None:
+    elif not is_here and (refusal := published.problem(name, directory)) is not None:
         entry = settings.file.entries[key]
         where = f"{settings.file.path}, line {entry.line}: {key}: {name}:"
         raise CannotTellError(Refusal(refusal.reason, refusal.remedy, where))
-    understanding.say("model", f"hf:{name}", key)
+    understanding.say("model", f"hf:{alike or name}", key)
+    _without_media(settings, understanding, key)
+
+
+_TEXT_PART = "-text"
+"""How names of the catalogue end that have only the text part of a model."""
+
+
+def _without_media(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Note that a step has text alone, for a model that takes images or sound too."""
+    known = published.catalogued((understanding.word("model") or "").removeprefix("hf:"))
+    if known is not None and known.slug.endswith(_TEXT_PART):
+        understanding.leave_out(settings, key, "more", "what encodes images or sound is left out, with its weights")
+    elif not config(understanding).keys().isdisjoint(("vision_config", "audio_config")):
+        reason = "every token is text: images and sound would be encoded, and their encoder may be trained"
+        understanding.leave_out(settings, key, "more", reason)
 
 
 def config(understanding: Understanding) -> dict[str, Any]:
