@@ -25,7 +25,7 @@ def offered(line: str, cwd: Path | None = None) -> list[str]:
         ("sysbench time --size t", ["tiny"]),
         ("sysbench time --buck", ["--bucket-mb"]),  # an option that --help leaves out
         ("sysbench gpus h100-", ["h100-nvl", "h100-pcie"]),
-        ("sysbench models llama-3.2", ["llama-3.2-1b", "llama-3.2-3b"]),
+        ("sysbench models llama-2-", ["llama-2-13b", "llama-2-70b", "llama-2-7b"]),
         ("sysbench fit --model phi-4", ["phi-4", "phi-4-mini"]),
         ("sysbench time --size tiny,sm", ["tiny,small"]),
         ("sysbench time --precision fp32,b", ["fp32,bf16", "fp32,bf16-true"]),

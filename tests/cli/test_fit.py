@@ -164,7 +164,7 @@ def test_where_nothing_fits_the_nearest_miss_and_what_it_takes_are_said(tmp_path
         ),
         (("--ctx=128,256",), "fit answers one question at a time. Give one: --ctx 128"),
         (("--on=h100", "--device=cuda"), "--device names what to measure on, but fit simulates: --on names GPUs"),
-        (("--compile", "--on=h100"), "--execution compiled takes a minute to simulate"),
+        (("--compile", "--on=h100"), "--execution compiled takes a minute or more to simulate"),
         (("--table", "--explain"), "--table shows limits in place of changes, which --explain needs: drop one of them"),
         (("--on=h100", "--table", "--gate"), "--table answers for other batches and contexts, and --gate for"),
         (("--on=h100", "--verify"), "--verify measures on a GPU of --on, but this machine has no GPU"),
