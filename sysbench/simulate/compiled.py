@@ -89,13 +89,12 @@ def compiling_on(
     ]
     # At once, and without a mode before which simulated tensors do not reach the device.
     wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
-    uncollected: dict[str, Any] = {"run_gc_after_compile": False} if hasattr(dynamo, "run_gc_after_compile") else {}
     with fresh_compiler(), ExitStack() as stack, TemporaryDirectory(prefix=GENERATED) as directory:
         for owner, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
         stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
         stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
-        stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}, **uncollected))
+        stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}))
         stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
         yield compiler.breaks
 
@@ -189,6 +188,11 @@ def _run_by(graph: Any, device: SimulatedDevice, run: Callable[..., object], inp
     device.runs_generated_code = True
     try:
         return run(graph, inputs)
+    except AssertionError as error:  # of the generated code about its inputs
+        raise UnavailableError(
+            "code that a graph break divides runs on tensors of several shapes, which a simulation takes for one; "
+            "--execution eager simulates it"
+        ) from error
     finally:
         device.runs_generated_code = False
 

@@ -73,6 +73,28 @@ class Chooses(Mlp):
         return x + x[torch.nonzero(x[:, :, 0]).unbind(1)].sum()
 
 
+class Widens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.parts = nn.Embedding(512, 8), nn.ModuleList([Part(8, 16), Part(16, 512)])
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class Part(nn.Module):
+    def __init__(self, ins, outs):
+        super().__init__()
+        self.linear = nn.Linear(ins, outs)
+
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return self.linear(x)
+
+
 @torch.library.custom_op("simulated_here::doubled", mutates_args=())
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
@@ -158,6 +180,7 @@ def test_disabled_compiler_leaves_the_eager_step(directory: Path) -> None:
         ("Refuses", r"^torch\.compile refuses this step: Unsupported: Call to `torch\._dynamo\.graph_break"),
         ("Reads", "^the code reads a tensor value"),
         ("Opaque", r"^torch\.compile refuses this step: RuntimeError: There was no fake impl registered for"),
+        ("Widens", "^code that a graph break divides runs on tensors of several shapes"),
         ("NamesGpu", r"^torch\.compile refuses this step: .*device mismatch"),
     ],
 )
