@@ -161,7 +161,7 @@ def test_several_runs_on_each_side_are_the_unit_of_replication() -> None:
 def test_two_runs_on_a_cpu_leave_a_small_difference_open_which_alternating_rounds_find() -> None:
     a, b = (measured(seed, device="cpu", batch=batch) for seed, batch in ((1, "4"), (2, "4")))
     found = compared(a, b)
-    assert any("below 24% is AMBIGUOUS" in said and "--ab" in said for said in found.cautions)
+    assert any("below 32% is AMBIGUOUS" in said and "--ab" in said for said in found.cautions)
     assert {time.verdict for cell in found.cells for time in cell.times} == {"AMBIGUOUS"}
     rounds = compared(
         [measured(n, device="cpu") for n in range(14)], [measured(n, device="cpu") for n in range(14, 28)], paired=True
