@@ -36,8 +36,8 @@ this share, its threads waited for a core."""
 CPU_REPEAT_SD = 0.07
 """Standard deviation of the logarithm of a median on a CPU when the same code runs again, a moment later: clocks,
 placement in memory and neighbours on shared cores, which no reading shows. Measured on a virtual machine with two cores
-and nothing else running, by `python -m tests.bench.same_code`: mostly 5%, and episodes of 15% that last for a whole run;
-with this value, 4 of 120 pairs of the same code have a verdict. Nothing is added on a GPU."""
+and nothing else running, by `python -m tests.bench.same_code`: mostly 5%, and episodes of 15% that last a whole run.
+With this value, 4 of 120 pairs of the same code have a verdict. Nothing is added on a GPU."""
 
 MIN_UNDISTURBED_SHARE = 0.02
 """A step that others disturbed took at most fifty times as long as it would alone."""
