@@ -87,12 +87,10 @@ class TrainingStep:
                 self._optimizer = offloaded(self.model, cell.optimizer)
             else:
                 self._optimizer = self.work.optimizer()
-        self._zero: ZeroOptimizer | None = None
         if mesh is not None and cell.strategy in ZERO:
             assert self._optimizer is not None
             bucket_bytes = None if cell.bucket_mb is None else cell.bucket_mb << 20
-            self._zero = ZeroOptimizer(self._optimizer, int(cell.strategy[-1]), mesh.get_group(), bucket_bytes)
-            self._optimizer = self._zero
+            self._optimizer = ZeroOptimizer(self._optimizer, int(cell.strategy[-1]), mesh.get_group(), bucket_bytes)
         self.output: Any = None
         """Output of the last micro-batch, logits (batch, ctx, vocab) for the built-in model; None without a step."""
         self._losses: list[Tensor] = []
@@ -137,6 +135,10 @@ class TrainingStep:
     def latest_loss(self) -> Tensor | None:
         """Loss of the latest micro-batch, with its graph until backward; None before."""
         return self._losses[-1] if self._losses else None
+
+    @property
+    def _zero(self) -> ZeroOptimizer | None:
+        return self._optimizer if isinstance(self._optimizer, ZeroOptimizer) else None
 
     def optimizer_state(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor of the optimizer's state, after its parameter; of a state in blocks, each of its parts."""

@@ -36,7 +36,7 @@ GENERATED_WORK: HostWork = "operator"
 """Host work of generated code for each kernel, in addition to the launch. Compiling saves launches, views and
 allocations, but a launch is not cheaper. The processor time of a Transformer's step, by the difference between two
 depths, was 9.5 us for each launch of generated code in forward and 6.3 in backward, and 11.8 and 9.7 for each operator
-of eager code, its views included (PyTorch 2.15 on the fake GPU of tests/fake_gpu, 2 cores of a Xeon)."""
+of eager code, its views included (PyTorch 2.15 on the fake GPU of tests/fake_gpu, 2 cores of an EPYC)."""
 
 
 _Work = tuple[tuple[HostWork, ...], tuple[Kernel, ...], int]

@@ -56,7 +56,7 @@ def test_moments_have_the_bytes_of_torchaos(choice: str, dtype: torch.dtype) -> 
     pytest.importorskip("torchao")
     optimizer = updated(parameters(dtype), choice)
     step = TrainingStep.__new__(TrainingStep)
-    step._optimizer, step._zero = optimizer, None
+    step._optimizer = optimizer
     for parameter in optimizer.state:
         stored = [
             each for owner, each in step.optimizer_state() if owner is parameter and each.dim()
