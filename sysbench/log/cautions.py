@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sysbench import statistics
@@ -155,13 +156,14 @@ def precision_of_the_median(
 ) -> Iterator[Caution]:
     """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
 
-    `limit_s` is the time limit that ended the measurement, if it did.
+    What repetitions of the run differ by is left out: more steps do not lessen it. `limit_s` is the time limit that ended the measurement, if it did.
     """
     longer = f"use --max-time {time_limit_word(limit_s * LONGER_LIMIT)}, or none" if limit_s else None
-    if steps.ci95_s is None:
+    interval_s = replace(steps.estimate, repeat_sd=0.0).interval()
+    if interval_s is None:
         yield caution("too-few-steps", longer or "use --steps 10, or --until 1%", steps=len(steps.samples_s))
         return
-    width, allowed = (steps.ci95_s[1] - steps.ci95_s[0]) / steps.median_s, until or WIDE_INTERVAL
+    width, allowed = (interval_s[1] - interval_s[0]) / steps.median_s, until or WIDE_INTERVAL
     if width > allowed:
         yield caution(
             "interval-too-wide",

@@ -362,7 +362,8 @@ def samples_of(samples_s: Sequence[float], signs: statistics.Signs = NO_SIGNS) -
     summary = statistics.summarize(samples_s)
     if not summary.median:
         return None
-    found = statistics.estimate(samples_s, tuple(statistics.doubts(samples_s, signs)))
+    repeat_sd = CPU_REPEAT_SD if signs.load is not None else 0.0
+    found = statistics.estimate(samples_s, tuple(statistics.doubts(samples_s, signs)), repeat_sd)
     return Samples(
         samples_s=list(samples_s),
         mean_s=summary.mean,
@@ -378,7 +379,7 @@ def samples_of(samples_s: Sequence[float], signs: statistics.Signs = NO_SIGNS) -
         ci95_s=found.interval(),
         lag1_autocorrelation=summary.lag1,
         doubts=[DoubtRecord(cause=each.cause, low_s=each.low, high_s=each.high) for each in found.doubts],
-        repeat_sd=CPU_REPEAT_SD if signs.load is not None else 0.0,
+        repeat_sd=found.repeat_sd,
     )
 
 

@@ -64,13 +64,14 @@ class Samples(Frozen):
     mad_s: Seconds
     """Median absolute deviation from the median, unscaled."""
     ci95_s: tuple[Seconds, Seconds] | None
-    """95% interval of the median, widened by all doubts; None for fewer than three samples."""
+    """95% interval of the median if the work is measured again, widened by all doubts; None for fewer than three
+    samples."""
     lag1_autocorrelation: Finite | None
     doubts: list[DoubtRecord] = stored_unless([])
     """Why the median may not be the time that the work takes by itself, and by how much."""
     repeat_sd: Finite = stored_unless(0.0)
     """Standard deviation of the logarithm of the median when the same work is measured again; 0 if it is not known to
-    matter. Ratios of two medians have it in their interval."""
+    matter. Every interval contains it."""
 
     @cached_property
     def estimate(self) -> statistics.Estimate:

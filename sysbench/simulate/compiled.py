@@ -26,6 +26,7 @@ from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import TensorWeakRef
 
 from sysbench.errors import UnavailableError
 from sysbench.frames import owner_here
@@ -60,6 +61,7 @@ def compiling_on(
     import torch._functorch.config as functorch
     import torch._inductor.config as inductor
     from torch._dynamo.convert_frame import CatchErrorsWrapper
+    from torch._dynamo.guards import GuardBuilder
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
@@ -75,6 +77,7 @@ def compiling_on(
     stand_ins: list[tuple[Any, str, Any]] = [
         (torch, "compile", compiler.compile),
         (CatchErrorsWrapper, "__call__", lambda *frame: compiler.convert(convert, *frame)),
+        (GuardBuilder, "TENSOR_MATCH", _match_tensor),
         (UniformValueConstantFolder, "_deduce_value", fold_on_host),
         (AsyncCompile, "triton", lambda self, name, source, *_, **_o: _Kernel(device, GeneratedKernel(name, source))),
         (AsyncCompile, "cpp_pybinding", lambda *_, **options: _Kernel(device, None)),
@@ -120,8 +123,6 @@ class _Compiler:
             backend=self._graph_compiled,
             fullgraph=bool(options.get("fullgraph")),
             dynamic=False,
-            # The device makes guards on tensors fail; their shapes do not change within a cell.
-            options={"guard_filter_fn": lambda guards: [each.guard_type != "TENSOR_MATCH" for each in guards]},
         )
 
     def convert(self, convert: Callable[..., Any], wrapper: Any, frame: FrameType, *state: Any) -> Any:
@@ -188,13 +189,23 @@ def _run_by(graph: Any, device: SimulatedDevice, run: Callable[..., object], inp
     device.runs_generated_code = True
     try:
         return run(graph, inputs)
-    except AssertionError as error:  # of the generated code about its inputs
-        raise UnavailableError(
-            "code that a graph break divides runs on tensors of several shapes, which a simulation takes for one; "
-            "--execution eager simulates it"
-        ) from error
     finally:
         device.runs_generated_code = False
+
+
+def _match_tensor(builder: Any, guard: Any, value: Any = None) -> None:
+    """Have Dynamo run compiled code on tensors like this one only.
+
+    Its own guard compares dispatch keys besides, which the simulated device changes.
+    """
+    value = value() if isinstance(value, TensorWeakRef) else value
+    expected = _kind(builder.get(guard) if value is None else value)
+    manager = builder.get_guard_manager(guard)
+    manager.add_lambda_guard(lambda tensor: _kind(tensor) == expected, [f"{expected}"], guard.user_stack)
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
 
 def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -66,6 +67,7 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
         yield mesh_of(strategy, ranks, "cpu")
 
 
+_Replica = nn.parallel.DistributedDataParallel
 _init_on_device = FSDPParam._init_sharded_param
 
 
@@ -186,6 +188,7 @@ class BucketedReplica(nn.Module):
         given = bucket_cap_mb and bucket_cap_mb * MIB
         # An explicit capacity also applies to the first bucket (_BucketCapacityConfig).
         self._capacities = (given, given) if given else (FIRST_BUCKET_BYTES, BUCKET_BYTES)
+        self.bucket_bytes_cap = self._capacities[1]  # which torch's DDPOptimizer reads
         self._trainable: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._order: list[Tensor] = []
         self._stream = torch.cpu.Stream()
@@ -210,7 +213,8 @@ class BucketedReplica(nn.Module):
         self._sends_buffers = self._synchronizes and torch.is_grad_enabled()
         self._incomplete = {number: len(bucket) for number, (_, bucket) in enumerate(self._buckets)}
         self._reduced = 0
-        return self.module(*args, **kwargs)
+        with mock.patch.object(_Replica, "_active_ddp_module", self):  # so that the compiler divides it by buckets
+            return self.module(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -147,8 +147,7 @@ class Estimate:
     samples: Series
     doubts: tuple[Doubt, ...] = ()
     repeat_sd: float = 0.0
-    """Standard deviation of the median's logarithm over repetitions of the measurement. It counts in comparisons with
-    other measurements only."""
+    """Standard deviation of the median's logarithm over repetitions of the measurement."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -159,7 +158,7 @@ class Estimate:
         return self.samples.median
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
-        """Return the smallest range that contains the interval of the median and the range of every doubt.
+        """Return the range in which the median lies if the work is measured again, with the range of every doubt.
 
         Returns None if there are fewer than three samples, or if the median is not positive.
         """
@@ -167,7 +166,9 @@ class Estimate:
         if distances is None:
             return None
         (below, above), (more_below, more_above) = distances
-        return self.median * math.exp(-below - more_below), self.median * math.exp(above + more_above)
+        repeats = _normal_distance(confidence) * self.repeat_sd
+        low, high = math.hypot(below, repeats) + more_below, math.hypot(above, repeats) + more_above
+        return self.median * math.exp(-low), self.median * math.exp(high)
 
     def distances(self, confidence: float = 0.95) -> tuple[Distances, Distances] | None:
         """Return the distances to the ends of the median's interval, and by how much the doubts exceed them."""
@@ -204,6 +205,10 @@ class Estimate:
         return max(0.0, below) * widening, max(0.0, above) * widening
 
 
+def _normal_distance(confidence: float) -> float:
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
 def estimate(samples: Stream | Estimate, doubts: Sequence[Doubt] = (), repeat_sd: float = 0.0) -> Estimate:
     """Return samples with their doubts; raises ValueError if there are none, or if one is not finite."""
     return samples if isinstance(samples, Estimate) else Estimate(series(samples), tuple(doubts), repeat_sd)
@@ -237,7 +242,7 @@ def ratio(numerator: Stream | Estimate, denominator: Stream | Estimate, confiden
     if over is None or under is None:
         return Ratio(value, None, None)
     (above, beyond_above), (below, beyond_below) = over, under
-    repeats = NormalDist().inv_cdf((1 + confidence) / 2) * math.hypot(upper.repeat_sd, lower.repeat_sd)
+    repeats = _normal_distance(confidence) * math.hypot(upper.repeat_sd, lower.repeat_sd)
     return Ratio(
         value,
         low=value * math.exp(-math.hypot(above[0], below[1], repeats) - beyond_above[0] - beyond_below[1]),

@@ -3,7 +3,7 @@
     python -m tests.bench.fake_gpu_memory --state FILE [--torch 2.11,2.12,2.13,2.14,2.15 --environments DIR]
 
 Each version of PyTorch gets an environment of its own below DIR, made by uv; without --torch, the installed one is
-used. A cell takes a second: workers are forked. Whatever is in FILE was measured with the same code and is not measured
+used. An eager cell takes a second: workers are forked. Whatever is in FILE was measured with the same code and is not measured
 again, so that a run may be stopped and continued; --anew forgets it.
 """
 
@@ -185,6 +185,34 @@ ODD = (
 """Sizes, contexts, vocabularies and batches that are no multiples of anything; architectures of transformers."""
 
 
+_COMPILED = "--execution=compiled"
+_COMPILED_STEP = (*_STEP, "--bf16", _COMPILED)
+COMPILED = (
+    Group((*_TINY, "--ctx=64,128,256", *_BOTH, _COMPILED)),
+    Group((*_TINY, "--ctx=128", "--precision=tf32,fp16,bf16-true", "--mode=train", _COMPILED)),
+    Group((*_TINY, "--ctx=128", _BF16_AND_FP32, "--mode=forward,inference", _COMPILED)),
+    Group((*_COMPILED_STEP, "--attention=flash,efficient,math")),
+    Group((*_COMPILED_STEP, "--optimizer=fused,for-loop,sgd,adafactor,muon")),
+    Group((*_COMPILED_STEP, "--checkpoint=full,every-2,selective")),
+    Group((*_COMPILED_STEP, "--grad-accum=2", "--cross-entropy=full,chunked-200")),
+    Group((*_COMPILED_STEP, "--lora=8", "--lora-targets=all-linear")),
+    Group((*_COMPILED_STEP, "--optimizer-in-backward=on")),
+    Group(("--d-model=204", "--d-ff=520", "--vocab=1008", *_ODD_SHAPE, "--ctx=77", "--batch=3", _BF16_AND_FP32, _COMPILED)),
+    Group(("--size=small", "--ctx=256", "--batch=2", "--mode=train", "--bf16", "--attention=sdpa", _COMPILED)),
+    *(
+        own(name, _BF16_AND_FP32, _COMPILED)
+        for name in ("NanoGpt", "Llama", "Grouped", "Encoder", "Weighted", "Mamba", "Recomputed")
+    ),
+    *(own(name, _BF16_AND_FP32, "--input=image=float32[B,3,64,64]", _COMPILED) for name in ("Patches", "Mixer")),
+    *(
+        architecture(name, "--ctx=64", "--batch=2", _BF16_AND_FP32, _COMPILED)
+        for name in ("qwen", "gemma", "gpt", "bert", "t5")
+    ),
+    architecture("vit", "--ctx=16", "--batch=2", _PICTURES.format(48), _BF16_AND_FP32, _COMPILED),
+)
+"""Steps that torch.compile compiles, once the kernels are chosen."""
+
+
 def key() -> str:
     """What changes with the code that measures or simulates."""
     digest = hashlib.sha256()
@@ -268,6 +296,7 @@ def main() -> None:
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--knobs", action="store_true", help="only combinations of knobs")
     parser.add_argument("--odd", action="store_true", help="only odd sizes and architectures of transformers")
+    parser.add_argument("--compiled", action="store_true", help="only compiled steps: a minute each")
     parser.add_argument("--only", default="", help="groups with this text in their name")
     parser.add_argument("--no-categories", action="store_true")
     arguments = parser.parse_args()
@@ -276,13 +305,14 @@ def main() -> None:
     for torch in filter(None, arguments.torch.split(",")):
         python = environment(arguments.environments.resolve(), torch)
         words = [f"--state={arguments.state.resolve()}", f"--only={arguments.only}", "--no-categories"]
-        words += ["--knobs"] * arguments.knobs + ["--odd"] * arguments.odd
+        words += ["--knobs"] * arguments.knobs + ["--odd"] * arguments.odd + ["--compiled"] * arguments.compiled
         quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(
             [python, "-m", __spec__.name, *words], cwd=ROOT, env=quiet, stdout=subprocess.DEVNULL, check=True
         )
     if not arguments.torch:
-        groups = KNOBS if arguments.knobs else ODD if arguments.odd else (*PLAIN, *KNOBS, *ODD)
+        chosen = [(arguments.knobs, KNOBS), (arguments.odd, ODD), (arguments.compiled, COMPILED)]
+        groups = next((groups for is_chosen, groups in chosen if is_chosen), (*PLAIN, *KNOBS, *ODD))
         measure(arguments.state, tuple(group for group in groups if arguments.only in group.name))
     show(arguments.state, categories=not arguments.no_categories)
 

@@ -1,10 +1,10 @@
 """What `compare` says of runs of the same code, and of a run with 10% more work.
 
-    python -m tests.bench.same_code [--pairs 200] [--loops 0,2] [--rounds 14] [--state FILE]
+    python -m tests.bench.same_code [--pairs 200] [--loops 0,2] [--kinds same,more] [--rounds 14] [--state FILE]
 
-Two runs of `sysbench time` of the same twelve cells follow each other, each with a process of its own, and are compared
-as by `sysbench compare A B --gate 0`: each cell with its verdict is a pair. Every other time, B has batches of 22
-instead of 20 (`more`, else `same`). Loads take turns: so many busy loops of Python run beside both runs. With --rounds,
+Two runs of `sysbench time` of the same six cells follow each other, each with a process of its own, and are compared
+as by `sysbench compare A B --gate 0`: each cell with its verdict is a pair. Every other time, B has 11 layers
+instead of 10 (`more`, else `same`). Loads take turns: so many busy loops of Python run beside both runs. With --rounds,
 A and B alternate so often, as by `sysbench compare --ab`. The workers are forked from a process that has imported torch
 (tests/worker/forked.py); nothing else differs from the command line.
 
@@ -45,11 +45,12 @@ from tests.worker import forked
 PairKind = Literal["same", "more"]
 KINDS: tuple[PairKind, ...] = ("same", "more")
 
-CELLS = "--d-model 32,64,96 --d-ff 256 --layers 2 --heads 4 --vocab 500 --ctx 32,48,64,96 --device cpu"
-"""On a quiet core, a step takes some 5 to 30 ms."""
+CELLS = "--d-model 32 --d-ff 128 --heads 4 --vocab 100 --ctx 24,32,48 --batch 2,4 --device cpu"
+"""On a quiet core, a step takes some 15 to 20 ms."""
 
-BATCH = {"same": (20, 20), "more": (20, 22)}
-"""Sequences in a step of A and of B."""
+LAYERS = {"same": (10, 10), "more": (10, 11)}
+"""Layers of A and of B: one more adds its tenth to what Python, the operators and the optimizer take alike, which one
+more sequence does not."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Pair:
         return self.kind == "more" and self.verdict == "SLOWER"
 
 
-def measured(batch: int, directory: Path) -> RunRecord:
-    return api.run(f"time {CELLS} --batch {batch}", out=directory).record
+def measured(layers: int, directory: Path) -> RunRecord:
+    return api.run(f"time {CELLS} --layers {layers}", out=directory).record
 
 
 def compared(kind: PairKind, loops: int, rounds: int, directory: Path) -> Iterator[Pair]:
@@ -94,10 +95,10 @@ def compared(kind: PairKind, loops: int, rounds: int, directory: Path) -> Iterat
     runs: list[dict[int, RunRecord]] = [{}, {}]
     for number in range(rounds):
         for arm in (number % 2, 1 - number % 2):
-            runs[arm][number] = measured(BATCH[kind][arm], directory)
+            runs[arm][number] = measured(LAYERS[kind][arm], directory)
     records = [each[0] for each in runs]
     a, b = (build_side(name, each) for name, each in zip("AB", runs, strict=True))
-    options = CompareOptions(a="A", b="B", across=("batch",) if kind == "more" else (), gate=0.0)
+    options = CompareOptions(a="A", b="B", across=("size",) if kind == "more" else (), gate=0.0)
     try:
         found = compare_sides(a, b, options, paired=rounds > 1)
     except UsageError as refusal:  # as where the runs chose other numbers of threads
@@ -127,9 +128,9 @@ def compared(kind: PairKind, loops: int, rounds: int, directory: Path) -> Iterat
         )
 
 
-def pairs(loads: Sequence[int], rounds: int) -> Iterator[Pair]:
+def pairs(loads: Sequence[int], kinds: Sequence[PairKind], rounds: int) -> Iterator[Pair]:
     """Yield pairs of every kind and load in turn, without end."""
-    for loops, kind in itertools.cycle(itertools.product(loads, KINDS)):
+    for loops, kind in itertools.cycle(itertools.product(loads, kinds)):
         with busy_loops(loops), TemporaryDirectory() as directory:
             yield from compared(kind, loops, rounds, Path(directory))
 
@@ -158,15 +159,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=50, help="pairs to measure now")
     parser.add_argument("--loops", default="0,2", help="busy loops beside the pairs")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="the same code, 10%% more work, or both")
     parser.add_argument("--rounds", type=int, default=1, help="how often A and B alternate; at least 3, else once")
     parser.add_argument("--state", type=Path, help="file that keeps what was seen")
     options = parser.parse_args()
     loads = [int(word) for word in options.loops.split(",")]
+    kinds = [kind for kind in KINDS if kind in options.kinds.split(",")]
     seen: list[Pair] = []
     if options.state is not None and options.state.exists():
         seen = [Pair(**json.loads(line)) for line in options.state.read_text().splitlines()]
     with mock.patch.object(WorkerProcess, "_launch", forked.launch):
-        for each in itertools.islice(pairs(loads, options.rounds), options.pairs):
+        for each in itertools.islice(pairs(loads, kinds, options.rounds), options.pairs):
             seen.append(each)
             if each.is_wrong:
                 print(each, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Offloaded shards: what torch's own policy allocates on the fake GPU is what is simulated."""
+"""Shards, offloaded or compiled: what torch itself allocates for them on the fake GPU is what is simulated."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"offload": "none", "ranks": 3, "d_model": 132, "heads": 6, "param_dtype": "bf16", "grad_accum": 2},
 )
 
+COMPILED: tuple[dict[str, Any], ...] = (
+    {"strategy": "ddp"},
+    {"strategy": "ddp", "d_model": 512, "d_ff": 2048, "layers": 4, "vocab": 4000},
+    {"strategy": "ddp", "bucket_mb": 1, "gradient_as_bucket_view": "on", "precision": "bf16"},
+    {"strategy": "ddp", "grad_accum": 2},
+    {"strategy": "fsdp2"},
+    {"strategy": "fsdp2", "precision": "bf16", "checkpoint": "selective"},
+    {"strategy": "fsdp2", "param_dtype": "bf16", "reduce_dtype": "fp32", "attention": "sdpa"},
+    {"strategy": "fsdp2", "reshard": "off", "prefetch": 1, "ranks": 3},
+    {"strategy": "hsdp"},
+)
+
 
 def cell(**changes: Any) -> MemoryCell:
     shape = {"d_model": 64, "d_ff": 300, "layers": 3, "heads": 2, "vocab": 501, "ctx": 64, "batch": 2}
@@ -43,11 +55,21 @@ def cell(**changes: Any) -> MemoryCell:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_offloaded_shards_leave_on_the_device_what_is_simulated(fake_gpu: FakeGpu) -> None:
-    cells = [cell(**changes) for changes in CHANGES]
+    compare(fake_gpu, [cell(**changes) for changes in CHANGES])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_compiled_ranks_allocate_what_is_simulated(fake_gpu: FakeGpu) -> None:
+    shared = {"execution": "compiled", "vocab": 504, "d_ff": 304, "offload": "none"}
+    compare(fake_gpu, [cell(**{**shared, **changes}) for changes in COMPILED])
+
+
+def compare(fake_gpu: FakeGpu, cells: list[MemoryCell]) -> None:
     words = json.dumps([each.model_dump(mode="json") for each in cells])
     ran = fake_gpu.run(sys.executable, "-m", "tests.fake_gpu.sharded", words, capability="9.0")
     assert ran.code == 0, ran.err
     measured = [json.loads(line) for line in ran.out.splitlines()]
-    for changes, each, real in zip(CHANGES, cells, measured, strict=True):
+    for each, real in zip(cells, measured, strict=True):
         phases = simulate(each.step, each.mode, H100).phases
-        assert {phase.phase: phase.allocated_peak_bytes for phase in phases} == real, changes
+        assert {phase.phase: phase.allocated_peak_bytes for phase in phases} == real, each.key

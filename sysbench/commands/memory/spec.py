@@ -105,8 +105,6 @@ class MemoryCell(GridCell):
                 "nearest: --execution compiled; sysbench time reports the pool in its reserved memory",
                 given,
             )
-        if self.simulate is not None and self.is_compiled and self.strategy is not None:
-            return Refusal("of several ranks cannot be simulated, only measured", "simulate one rank, or eager", given)
         return super().problem(device)
 
 
