@@ -79,8 +79,10 @@ def compiled_event(cell: str, compile_s: float | None, places: Iterable[str] = (
     from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
 
     frames, breaks = counters["frames"], counters["graph_break"]
-    fell_back = frames["total"] > frames["ok"]  # at the recompile limit, for example
-    reasons = [*breaks, *(counters["unimplemented"] if fell_back else ())]
+    # FSDP2 keeps its hooks out of compiled code, and with them the code that calls its blocks.
+    others = [reason for reason in counters["unimplemented"] if "skipping FSDP hooks" not in reason]
+    fell_back = frames["total"] > frames["ok"] and bool(others or not counters["unimplemented"])
+    reasons = [*breaks, *(others if fell_back else ())]
     if fused := counters["inductor"]["fuse_attention"]:
         reasons.append(f"Inductor put scaled_dot_product_attention in place of {fused} written-out attentions")
     return Compiled(

@@ -156,7 +156,8 @@ def precision_of_the_median(
 ) -> Iterator[Caution]:
     """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
 
-    What repetitions of the run differ by is left out: more steps do not lessen it. `limit_s` is the time limit that ended the measurement, if it did.
+    What repetitions of the run differ by is left out: more steps do not lessen it. `limit_s` is the time limit that
+    ended the measurement, if it did.
     """
     longer = f"use --max-time {time_limit_word(limit_s * LONGER_LIMIT)}, or none" if limit_s else None
     interval_s = replace(steps.estimate, repeat_sd=0.0).interval()

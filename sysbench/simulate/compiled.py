@@ -24,6 +24,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
@@ -142,9 +143,12 @@ class _Compiler:
 
     def _graph_compiled(self, graph: GraphModule, inputs: Sequence[Any], **_: object) -> Any:
         reason = getattr(graph, "compile_subgraph_reason", None)
-        if reason is not None and reason.graph_break and reason.user_stack:
-            place = reason.user_stack[-1]
+        place = reason.user_stack[-1] if reason is not None and reason.graph_break and reason.user_stack else None
+        if place is not None and place.lineno:  # which divisions by DDP's buckets have not
             self.breaks[f"{Path(place.filename).name}:{place.lineno}"] = None
+        for each in tree_leaves(inputs):  # of which some come from another part of the code, which is compiled already
+            if isinstance(each, FakeTensor):
+                each.fake_device = _META
         with inductor_finds(self._platform):
             return _compiled(graph, inputs, has_backward=self._has_backward)
 
@@ -268,7 +272,6 @@ def _no_backward(*_: object) -> Any:
 
 def _move(graph: GraphModule, inputs: Sequence[Any]) -> None:
     """Move what a graph and its inputs have on `meta` to the GPU."""
-    from torch._subclasses.fake_tensor import FakeTensor
 
     def moved(device: torch.device) -> torch.device:
         return CUDA if device == _META else device

@@ -331,7 +331,7 @@ class SimulatedDevice(ObservedDevice):
         self.offloads = False
         """Whether copies to the host are tensors without data there; else they are real."""
         self.names_gpu = True
-        """Whether "cuda" names the device in user code."""
+        """Whether "cuda" names the device in user code, which finds its tensors there."""
         self.runs_generated_code = False
         """Whether code that a compiler has generated runs, which calls operators without the usual work of the host."""
         self._names = ExitStack()
@@ -343,10 +343,9 @@ class SimulatedDevice(ObservedDevice):
     def __enter__(self) -> Self:
         """Begin to handle operators, and the names of devices in user code."""
         super().__enter__()  # type: ignore[no-untyped-call]
-        if self.values is not None:
+        if self.values is not None and self.names_gpu:
             SimulatedTensor.serving_user_code = True
-            if self.names_gpu:
-                self._names.enter_context(_naming_devices())
+            self._names.enter_context(_naming_devices())
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -355,8 +354,11 @@ class SimulatedDevice(ObservedDevice):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def stop_naming_gpu(self) -> None:
-        """No longer let "cuda" name the device, which takes a mode that compiled code must not find."""
-        self.names_gpu = False
+        """No longer let "cuda" name the device, which takes a mode that compiled code must not find.
+
+        Tensors then do not say either that they are on a GPU: code between compiled parts makes others where they are.
+        """
+        self.names_gpu = SimulatedTensor.serving_user_code = False
         self._names.close()
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:

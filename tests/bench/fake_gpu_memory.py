@@ -3,8 +3,8 @@
     python -m tests.bench.fake_gpu_memory --state FILE [--torch 2.11,2.12,2.13,2.14,2.15 --environments DIR]
 
 Each version of PyTorch gets an environment of its own below DIR, made by uv; without --torch, the installed one is
-used. An eager cell takes a second: workers are forked. Whatever is in FILE was measured with the same code and is not measured
-again, so that a run may be stopped and continued; --anew forgets it.
+used. An eager cell takes a second: workers are forked. Whatever is in FILE was measured with the same code and is not
+measured again, so that a run may be stopped and continued; --anew forgets it.
 """
 
 from __future__ import annotations
@@ -197,7 +197,9 @@ COMPILED = (
     Group((*_COMPILED_STEP, "--grad-accum=2", "--cross-entropy=full,chunked-200")),
     Group((*_COMPILED_STEP, "--lora=8", "--lora-targets=all-linear")),
     Group((*_COMPILED_STEP, "--optimizer-in-backward=on")),
-    Group(("--d-model=204", "--d-ff=520", "--vocab=1008", *_ODD_SHAPE, "--ctx=77", "--batch=3", _BF16_AND_FP32, _COMPILED)),
+    Group(
+        ("--d-model=204", "--d-ff=520", "--vocab=1008", *_ODD_SHAPE, "--ctx=77", "--batch=3", _BF16_AND_FP32, _COMPILED)
+    ),
     Group(("--size=small", "--ctx=256", "--batch=2", "--mode=train", "--bf16", "--attention=sdpa", _COMPILED)),
     *(
         own(name, _BF16_AND_FP32, _COMPILED)

@@ -122,8 +122,6 @@ class TimeCell(ModelCell):
 
     @property
     def ranks_unsupported_reason(self) -> str | None:
-        if self.simulate and self.is_compiled:
-            return "compiled steps of several ranks cannot be predicted, only measured: drop --execution or --simulate"
         if self.simulate and self.ranks > NODE_RANKS and self.interconnect is None:
             return f"a node has {NODE_RANKS} GPUs; name the network between nodes: --interconnect ib-400"
         return None
