@@ -69,6 +69,8 @@ def record(
     that the platform does not support.
     """
     _refuse_hidden_memory(cell)
+    if cell.is_compiled and cell.strategy == "tp":
+        raise UnavailableError("compiled steps of tensor parallelism cannot be simulated, only measured")
     # FlexAttention is part of the compiler, user code may use any of it; tensor parallelism, peft, torchao use it too.
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp"
     compiling |= cell.lora > 0 or cell.precision in FP8 or cell.is_compiled

@@ -247,10 +247,6 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
         ),
         (("time", "--ranks", "2", "--strategy", "hsdp"), "--ranks 2 cannot form replicas of equal size"),
         (("time", "--ranks", "16", "--simulate", "h100"), "name the network between nodes: --interconnect ib-400"),
-        (
-            ("time", "--ranks", "2", "--simulate", "h100", "--compile"),
-            "cannot be predicted, only measured: drop --execution or --simulate",
-        ),
         (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
         (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
         (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process only; use"),
@@ -282,6 +278,15 @@ def test_predicted_ranks_are_compared_with_the_fewest_and_a_network_is_marked(tm
     assert "take turns" not in ran.out
     (unknown,) = (answered("time", *MINUTE, "--ctx=16", "--simulate=a10", "--ranks=2", cwd=tmp_path, COLUMNS="200"),)
     assert "collectives between GPUs like NVIDIA A10 were not measured" in unknown.out
+
+
+def test_a_compiled_step_of_several_ranks_is_predicted(tmp_path: Path) -> None:
+    shape = ("--d-model=64", "--d-ff=128", "--heads=2", "--layers=2", "--vocab=512", "--ctx=64", "--mode=train")
+    words = ("--ranks=2", "--strategy=ddp", "--execution=eager,compiled", "--simulate=h100", "--json=-")
+    eager, compiled = json.loads(answered("time", *shape, *words, cwd=tmp_path).out)["cells"]
+    assert (eager["outcome"], compiled["outcome"]) == ("ok", "ok")
+    step_s = [cell["prediction"]["step"]["point_s"] for cell in (eager, compiled)]
+    assert step_s[1] < step_s[0]
 
 
 def test_of_the_processes_that_torchrun_starts_only_the_first_answers_what_is_not_about_ranks(tmp_path: Path) -> None:

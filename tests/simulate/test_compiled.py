@@ -179,6 +179,12 @@ def test_blocks_of_fsdp2_are_compiled_once_and_nothing_is_amiss() -> None:
     assert (compiled.fell_back, compiled.breaks) == (False, [])
 
 
+def test_compiled_tensor_parallelism_is_refused() -> None:
+    (cell,) = MemorySpec(size="tiny", ctx=16, ranks=2, strategy="tp", mode="train", execution="compiled").cells()
+    with pytest.raises(UnavailableError, match=r"^compiled steps of tensor parallelism cannot be simulated"):
+        record(cell.step, "train", Platform.of(H100))
+
+
 def test_a_size_that_depends_on_data_divides_the_code(directory: Path) -> None:
     compiled = recorded(directory, "Chooses").compiled
     assert compiled is not None
