@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,11 +31,13 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"offload": "none", "ranks": 3, "d_model": 132, "heads": 6, "param_dtype": "bf16", "grad_accum": 2},
 )
 
-COMPILED: tuple[dict[str, Any], ...] = (
+REPLICATED: tuple[dict[str, Any], ...] = (
     {"strategy": "ddp"},
     {"strategy": "ddp", "d_model": 512, "d_ff": 2048, "layers": 4, "vocab": 4000},
     {"strategy": "ddp", "bucket_mb": 1, "gradient_as_bucket_view": "on", "precision": "bf16"},
     {"strategy": "ddp", "grad_accum": 2},
+)
+SHARDED: tuple[dict[str, Any], ...] = (
     {"strategy": "fsdp2"},
     {"strategy": "fsdp2", "precision": "bf16", "checkpoint": "selective"},
     {"strategy": "fsdp2", "param_dtype": "bf16", "reduce_dtype": "fp32", "attention": "sdpa"},
@@ -55,21 +58,32 @@ def cell(**changes: Any) -> MemoryCell:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_offloaded_shards_leave_on_the_device_what_is_simulated(fake_gpu: FakeGpu) -> None:
-    compare(fake_gpu, [cell(**changes) for changes in CHANGES])
+    cells = [cell(**changes) for changes in CHANGES]
+    compare(cells, measured(fake_gpu, cells))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
-def test_compiled_ranks_allocate_what_is_simulated(fake_gpu: FakeGpu) -> None:
+@pytest.mark.parametrize("compiled", [REPLICATED, SHARDED], ids=["replicated", "sharded"])
+def test_compiled_ranks_allocate_what_is_simulated(
+    fake_gpu: FakeGpu, compiled: tuple[dict[str, Any], ...], tmp_path: Path
+) -> None:
+    """Once the kernels are chosen: the first step of all tries them, which takes memory."""
     shared = {"execution": "compiled", "vocab": 504, "d_ff": 304, "offload": "none"}
-    compare(fake_gpu, [cell(**{**shared, **changes}) for changes in COMPILED])
+    cells = [cell(**{**shared, **changes}) for changes in compiled]
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    measured(fake_gpu, cells, **cache)
+    compare(cells, measured(fake_gpu, cells, **cache))
 
 
-def compare(fake_gpu: FakeGpu, cells: list[MemoryCell]) -> None:
+def measured(fake_gpu: FakeGpu, cells: list[MemoryCell], **settings: str) -> list[dict[str, int]]:
     words = json.dumps([each.model_dump(mode="json") for each in cells])
-    ran = fake_gpu.run(sys.executable, "-m", "tests.fake_gpu.sharded", words, capability="9.0")
+    ran = fake_gpu.run(sys.executable, "-m", "tests.fake_gpu.sharded", words, capability="9.0", **settings)
     assert ran.code == 0, ran.err
-    measured = [json.loads(line) for line in ran.out.splitlines()]
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def compare(cells: list[MemoryCell], measured: list[dict[str, int]]) -> None:
     for each, real in zip(cells, measured, strict=True):
         phases = simulate(each.step, each.mode, H100).phases
         assert {phase.phase: phase.allocated_peak_bytes for phase in phases} == real, each.key
