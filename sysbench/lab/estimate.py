@@ -17,8 +17,9 @@ SMALL_FLOPS = 5e10
 PROBE_CTX = 128
 PROBE_VOCAB = 1000
 
-ENOUGH_S = 2.0
-"""A first small step that takes this long is not repeated: what it loads is then a small part of it."""
+ENOUGH_S = 6.0
+"""A first small step that takes this long is not repeated, or the estimate would come too late. A shorter one may have
+taken long because of what it loads, on a busy machine for seconds, which the estimate would multiply by hundreds."""
 
 
 def estimated_step_s(cell: ModelCell) -> float | None:
