@@ -79,7 +79,7 @@ def compiled_event(cell: str, compile_s: float | None, places: Iterable[str] = (
     from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
 
     frames, breaks = counters["frames"], counters["graph_break"]
-    # FSDP2 keeps its hooks out of compiled code, and with them the code that calls its blocks.
+    # At the recompile limit, for example. FSDP2 keeps its hooks out of compiled code, and so the calls of its blocks.
     others = [reason for reason in counters["unimplemented"] if "skipping FSDP hooks" not in reason]
     fell_back = frames["total"] > frames["ok"] and bool(others or not counters["unimplemented"])
     reasons = [*breaks, *(others if fell_back else ())]

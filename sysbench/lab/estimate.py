@@ -18,8 +18,8 @@ PROBE_CTX = 128
 PROBE_VOCAB = 1000
 
 ENOUGH_S = 6.0
-"""A first small step that takes this long is not repeated, or the estimate would come too late. A shorter one may have
-taken long because of what it loads, on a busy machine for seconds, which the estimate would multiply by hundreds."""
+"""A first small step that takes this long is not repeated, or the estimate would come too late. A shorter one may be
+slow because of what it loads, for seconds on a busy machine, and the estimate would multiply these by hundreds."""
 
 
 def estimated_step_s(cell: ModelCell) -> float | None:

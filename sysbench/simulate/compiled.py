@@ -205,7 +205,7 @@ def _match_tensor(builder: Any, guard: Any, value: Any = None) -> None:
     value = value() if isinstance(value, TensorWeakRef) else value
     expected = _kind(builder.get(guard) if value is None else value)
     manager = builder.get_guard_manager(guard)
-    manager.add_lambda_guard(lambda tensor: _kind(tensor) == expected, [f"{expected}"], guard.user_stack)
+    manager.add_lambda_guard(lambda tensor: _kind(tensor) == expected, [str(expected)], guard.user_stack)
 
 
 def _kind(tensor: Tensor) -> tuple[object, ...]:

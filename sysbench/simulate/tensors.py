@@ -356,7 +356,7 @@ class SimulatedDevice(ObservedDevice):
     def stop_naming_gpu(self) -> None:
         """No longer let "cuda" name the device, which takes a mode that compiled code must not find.
 
-        Tensors then do not say either that they are on a GPU: code between compiled parts makes others where they are.
+        Nor do tensors then say that they are on a GPU, so that code between compiled parts can make others beside them.
         """
         self.names_gpu = SimulatedTensor.serving_user_code = False
         self._names.close()

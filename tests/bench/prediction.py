@@ -77,7 +77,7 @@ def _traced(shape: Shape, training: bool, compiled: bool) -> Trace:
 def neusight(*, compiled: bool = False) -> Iterator[Row]:
     """Steps on one GPU: with nothing measured there, and with rates fitted to the first run of each of its modes."""
     of_gpu: dict[str, list[dict[str, str]]] = {}
-    for row in _read("neusight_compiled.csv" if compiled else "neusight_core67.csv"):
+    for row in published_rows("neusight_compiled.csv" if compiled else "neusight_core67.csv"):
         if row["gpu"] in kernels.SLUGS and not row["model"].startswith("switch"):
             of_gpu.setdefault(row["gpu"], []).append(row)
     source = "NeuSight, compiled" if compiled else "NeuSight"
@@ -118,7 +118,7 @@ _SLUGS_OF_RANKS = {"a100_sxm_40": "a100-40gb", "h100_sxm_80": "h100"}
 def neusight_ranks(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> Iterator[Row]:
     """Forward, loss and backward on four GPUs: data parallel, of which each has a quarter of the batch, and tensor
     parallel."""
-    for row in filter(wanted, _read("neusight_ranks.csv")):
+    for row in filter(wanted, published_rows("neusight_ranks.csv")):
         strategy: Strategy = "tp" if row["variant"] == "tp4" else "ddp"
         sizes = [int(row[name]) for name in ("layers", "hidden", "heads", "d_ff", "vocab", "seq")]
         shape = Shape("gpt2", *sizes, int(row["batch"]) // (1 if strategy == "tp" else 4))
@@ -145,7 +145,7 @@ FITTED_SEQS = ("512", "4096", "16384")
 def llm_foundry(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> Iterator[Row]:
     """Sharded steps on 8 to 512 GPUs: with nothing measured there, and with rates fitted to three runs."""
     of_gpu: dict[str, list[dict[str, str]]] = {}
-    for row in _read("llm_foundry.csv"):
+    for row in published_rows("llm_foundry.csv"):
         of_gpu.setdefault(row["gpu"], []).append(row)
     for name, rows in of_gpu.items():
         slug, interconnect = _FOUNDRY_GPUS[name]
@@ -202,7 +202,7 @@ def _observed(rate: Rate, seen: Observation) -> Rate:
 
 def simumax(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> Iterator[Row]:
     """Steps of Megatron-LM on eight GPUs: tensor and sequence parallel, with a sharded optimizer."""
-    for row in filter(wanted, _read("simumax.csv")):
+    for row in filter(wanted, published_rows("simumax.csv")):
         ranks, replicas = (int(row["sharding"].partition(name)[2].split()[0]) for name in ("tp", "dp"))
         sizes = [int(row[name]) for name in ("layers", "d_model", "heads", "kv_heads", "d_ff")]
         padded = -(-int(row["vocab"]) // (128 * ranks)) * 128 * ranks
@@ -227,7 +227,7 @@ def reports() -> Iterator[Row]:
 
     With nothing measured there, and with rates fitted to the forward of the smallest model at two contexts.
     """
-    rows = _read("reports.csv")
+    rows = published_rows("reports.csv")
     measured = [row for row in rows if row["size"] == "small" and row["ctx"] in ("128", "1024")]
     of_gpu = {row["gpu"]: rates_of(row["gpu"]) for row in rows}
     calibrated = {
@@ -262,7 +262,8 @@ def _reported(row: Mapping[str, str]) -> Trace:
     return joined(trace(cell, Gpu.of(by_name(row["gpu"])))[0], written_out_adamw(cell.model))
 
 
-def _read(name: str) -> list[dict[str, str]]:
+def published_rows(name: str) -> list[dict[str, str]]:
+    """The rows of a file of `published`."""
     with (PUBLISHED / name).open() as file:
         return list(csv.DictReader(file))
 

@@ -16,7 +16,6 @@ nothing was chosen by them, but for the rate of products with unaligned rows: it
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from torch.nn.functional import cross_entropy, dropout, gelu, scaled_dot_product
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
 from sysbench.predict.step import StepPrediction
-from tests.bench.prediction import PUBLISHED, show_table
+from tests.bench.prediction import published_rows, show_table
 
 ROOT = Path(__file__).parents[2]
 GPU = "a100-80gb"
@@ -106,10 +105,8 @@ class Row(NamedTuple):
 
 def rows() -> Iterator[Row]:
     """Yield all rows of `published/compiled.csv`."""
-    with (PUBLISHED / "compiled.csv").open() as file:
-        published = list(csv.DictReader(file))
     module = __name__ if __name__ != "__main__" else "tests.bench.published_compiled"
-    for row in published:
+    for row in published_rows("compiled.csv"):
         own_loss = {} if row["source"] == "build-nanogpt" else {"loss": f"{module}:plain_loss"}
         columns = ("precision", "optimizer", "execution")
         (cell,) = TimeSpec(

@@ -17,7 +17,6 @@ All rows were chosen before any of them was simulated, and nothing was chosen by
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Iterator
 from functools import cache
@@ -38,7 +37,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.replay import Replay
 from sysbench.spec.hardware import by_name
-from tests.bench.prediction import PUBLISHED, show_table
+from tests.bench.prediction import published_rows, show_table
 from tests.bench.published_models import recorded_with_memory
 
 ROOT = Path(__file__).parents[2]
@@ -158,10 +157,8 @@ OPTIMIZERS = {"fused AdamW": "fused", "8-bit AdamW": "adamw-8bit", "4-bit AdamW"
 
 def steps() -> Iterator[Row]:
     """The rows of torchtune and torchao."""
-    with (PUBLISHED / "knobs.csv").open() as file:
-        published = list(csv.DictReader(file))
     knobs: dict[str, Any] = {"optimizer": "fused"}
-    for row in published:
+    for row in published_rows("knobs.csv"):
         if row["source"] == "torchtune":
             knobs |= CUMULATIVE[row["knob"]]
             model, shape = "llama_3b", {"batch": 2, "ctx": 4096}

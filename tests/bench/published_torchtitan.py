@@ -11,7 +11,6 @@ Model and checkpoints are written after torchtitan's of that time. All rows were
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -25,7 +24,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
-from tests.bench.prediction import PUBLISHED, show_table
+from tests.bench.prediction import published_rows, show_table
+from tests.bench.published_knobs import Norm
 
 ROOT = Path(__file__).parents[2]
 GPU = "h100"
@@ -48,18 +48,6 @@ def _every_second_product() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-class Norm(nn.Module):
-    """RMSNorm in fp32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        return (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.weight
-
-
 def rotated(x: Tensor, rotations: Tensor) -> Tensor:
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * rotations[None, :, None]).flatten(3).type_as(x)
@@ -80,7 +68,7 @@ class Block(nn.Module):
         self.q, self.o = linear(WIDTH, WIDTH), linear(WIDTH, WIDTH)
         self.k, self.v = (linear(WIDTH, WIDTH * GROUPS // HEADS) for _ in range(2))
         self.gate, self.up, self.down = linear(WIDTH, D_FF), linear(WIDTH, D_FF), linear(D_FF, WIDTH)
-        self.first, self.second = Norm(), Norm()
+        self.first, self.second = Norm(WIDTH), Norm(WIDTH)
 
     def forward(self, x: Tensor, rotations: Tensor) -> Tensor:
         made: Tensor = checkpoint(
@@ -112,7 +100,7 @@ class Llama(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCAB, WIDTH)
         self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm, self.head = Norm(), nn.Linear(WIDTH, VOCAB, bias=False)
+        self.norm, self.head = Norm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
         angles = torch.zeros(CTX, WIDTH // HEADS // 2)
         self.register_buffer("rotations", torch.polar(torch.ones_like(angles), angles), persistent=False)
 
@@ -127,8 +115,8 @@ class Llama(nn.Module):
 class Row(NamedTuple):
     """A published run, and what is simulated and predicted of it."""
 
-    name: str
     ranks: int
+    execution: str
     memory_gib: float
     step_s: float
     simulated_gib: float
@@ -137,9 +125,7 @@ class Row(NamedTuple):
 
 def rows() -> Iterator[Row]:
     """Yield all rows of `published/torchtitan.csv`."""
-    with (PUBLISHED / "torchtitan.csv").open() as file:
-        published = list(csv.DictReader(file))
-    for row in published:
+    for row in published_rows("torchtitan.csv"):
         ranks = int(row["ranks"])
         network = {"interconnect": "ib-400"} if ranks > 8 else {}
         (cell,) = TimeSpec(
@@ -151,7 +137,7 @@ def rows() -> Iterator[Row]:
         simulated = SimulatedStep(cell, GPU, memory_bytes=UNLIMITED_BYTES)
         replay, _ = simulated.memory
         yield Row(
-            f"{ranks} ranks, {row['execution']}", ranks, float(row["memory_gib"]),
+            ranks, row["execution"], float(row["memory_gib"]),
             BATCH * CTX / float(row["tokens_per_s"]), replay.reserved_peak_bytes / GIB,
             simulated.prediction.time.point_s,
         )  # fmt: skip
@@ -159,10 +145,10 @@ def rows() -> Iterator[Row]:
 
 def main() -> None:
     found = list(rows())
-    eager = {row.ranks: row for row in found if row.name.endswith("eager")}
+    eager = {row.ranks: row for row in found if row.execution == "eager"}
     lines = [
         (
-            row.name,
+            f"{row.ranks} ranks, {row.execution}",
             f"{row.memory_gib:.1f} GiB",
             f"{row.simulated_gib:.1f} GiB",
             f"{row.simulated_gib / row.memory_gib - 1:+.1%}",

@@ -36,6 +36,8 @@ REPLICATED: tuple[dict[str, Any], ...] = (
     {"strategy": "ddp", "d_model": 512, "d_ff": 2048, "layers": 4, "vocab": 4000},
     {"strategy": "ddp", "bucket_mb": 1, "gradient_as_bucket_view": "on", "precision": "bf16"},
     {"strategy": "ddp", "grad_accum": 2},
+    {"strategy": "zero1", "bucket_mb": 1},
+    {"strategy": "zero2", "bucket_mb": 1, "optimizer": "fused"},
 )
 SHARDED: tuple[dict[str, Any], ...] = (
     {"strategy": "fsdp2"},
@@ -83,7 +85,7 @@ def measured(fake_gpu: FakeGpu, cells: list[MemoryCell], **settings: str) -> lis
     return [json.loads(line) for line in ran.out.splitlines()]
 
 
-def compare(cells: list[MemoryCell], measured: list[dict[str, int]]) -> None:
-    for each, real in zip(cells, measured, strict=True):
+def compare(cells: list[MemoryCell], real: list[dict[str, int]]) -> None:
+    for each, peaks in zip(cells, real, strict=True):
         phases = simulate(each.step, each.mode, H100).phases
-        assert {phase.phase: phase.allocated_peak_bytes for phase in phases} == real, each.key
+        assert {phase.phase: phase.allocated_peak_bytes for phase in phases} == peaks, each.key

@@ -171,12 +171,16 @@ def test_code_that_runs_on_several_shapes_is_compiled_for_each(directory: Path) 
 
 
 def test_blocks_of_fsdp2_are_compiled_once_and_nothing_is_amiss() -> None:
-    shape = {"d_model": 32, "d_ff": 64, "layers": 3, "heads": 2, "vocab": 64, "ctx": 16, "batch": 1}
-    (cell,) = MemorySpec(**shape, ranks=2, strategy="fsdp2", mode="train", execution="compiled").cells()
-    compiled = record(cell.step, "train", Platform.of(H100), origins=False).compiled
-    assert compiled is not None
-    assert compiled.graphs >= 1
-    assert (compiled.fell_back, compiled.breaks) == (False, [])
+    shape = {"d_model": 32, "d_ff": 64, "heads": 2, "vocab": 64, "ctx": 16, "batch": 1}
+    graphs = []
+    for layers in (2, 4):
+        spec = MemorySpec(**shape, layers=layers, ranks=2, strategy="fsdp2", mode="train", execution="compiled")
+        (cell,) = spec.cells()
+        compiled = record(cell.step, "train", Platform.of(H100), origins=False).compiled
+        assert compiled is not None
+        assert (compiled.fell_back, compiled.breaks) == (False, [])
+        graphs.append(compiled.graphs)
+    assert graphs[0] == graphs[1] >= 1
 
 
 def test_compiled_tensor_parallelism_is_refused() -> None:
