@@ -156,11 +156,11 @@ def precision_of_the_median(
 ) -> Iterator[Caution]:
     """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
 
-    What repetitions of the run differ by is left out: more steps do not lessen it. `limit_s` is the time limit that
-    ended the measurement, if it did.
+    What repetitions of the run differ by is left out: more steps do not lessen it, unless there are so few that their
+    scatter is taken from it. `limit_s` is the time limit that ended the measurement, if it did.
     """
     longer = f"use --max-time {time_limit_word(limit_s * LONGER_LIMIT)}, or none" if limit_s else None
-    interval_s = replace(steps.estimate, repeat_sd=0.0).interval()
+    interval_s = replace(steps.estimate, repeat_sd=0.0).interval() or steps.estimate.interval()
     if interval_s is None:
         yield caution("too-few-steps", longer or "use --steps 10, or --until 1%", steps=len(steps.samples_s))
         return

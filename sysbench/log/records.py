@@ -65,7 +65,7 @@ class Samples(Frozen):
     """Median absolute deviation from the median, unscaled."""
     ci95_s: tuple[Seconds, Seconds] | None
     """95% interval of the median if the work is measured again, widened by all doubts; None for fewer than three
-    samples."""
+    samples, unless `repeat_sd` is known."""
     lag1_autocorrelation: Finite | None
     doubts: list[DoubtRecord] = stored_unless([])
     """Why the median may not be the time that the work takes by itself, and by how much."""

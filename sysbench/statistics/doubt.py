@@ -21,7 +21,7 @@ Cause = Literal["host-busy", "threads-wait", "gpu-shared", "warmup-unfinished", 
 """What makes a median doubtful beyond the scatter of its samples; each is also the code of a caution."""
 
 MIN_INTERVAL_SAMPLES = 3
-"""Fewer samples have no interval: with two, Student's t would span a factor of a thousand for a scatter of 20%."""
+"""Fewer samples do not show their scatter: with two, Student's t would span a factor of a thousand for one of 20%."""
 
 OTHERS_CORES, OTHERS_SHARE = 0.15, 0.02
 """What other processes may use without any doubt, the larger of both: the engine and the sensors use less."""
@@ -160,7 +160,8 @@ class Estimate:
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
         """Return the range in which the median lies if the work is measured again, with the range of every doubt.
 
-        Returns None if there are fewer than three samples, or if the median is not positive.
+        Returns None if the median is not positive, or if there are fewer than three samples and nothing is known of
+        repetitions.
         """
         distances = self.distances(confidence)
         if distances is None:
@@ -184,10 +185,14 @@ class Estimate:
         """Return the distances to the ends of the interval from scatter alone, which correlated samples widen.
 
         Where there are too few samples for `median_interval`, it is that of Student's t for the mean logarithm, and
-        contains the median.
+        contains the median. Of fewer than MIN_INTERVAL_SAMPLES, each is taken to scatter as much as repetitions do, if
+        that is known.
         """
-        if len(self) < MIN_INTERVAL_SAMPLES or self.median <= 0:
+        if self.median <= 0:
             return None
+        if len(self) < MIN_INTERVAL_SAMPLES:
+            half = _normal_distance(confidence) * self.repeat_sd / math.sqrt(len(self))
+            return (half, half) if half else None
         interval = median_interval(self.samples, confidence)
         if interval is None:
             if self.samples.ordered[0] <= 0:

@@ -138,3 +138,18 @@ def test_the_interval_of_one_run_holds_what_other_runs_measure() -> None:
         assert interval is not None
         held += interval[0] <= 0.1 <= interval[1]
     assert 0.9 * PAIRS <= held <= 0.99 * PAIRS
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_interval_of_one_or_two_steps_on_a_cpu_holds_what_other_runs_measure(count: int) -> None:
+    """Its only steps scatter by 5% around a level that differs from run to run."""
+    dice = random.Random(count)
+    held = 0
+    for _ in range(PAIRS):
+        level = 0.1 * math.exp(dice.gauss(0, CPU_REPEAT_SD))
+        few = [level * math.exp(dice.gauss(0, 0.05)) for _ in range(count)]
+        interval = estimate(few, repeat_sd=CPU_REPEAT_SD).interval()
+        assert interval is not None
+        held += interval[0] <= 0.1 <= interval[1]
+        assert estimate(few).interval() is None  # where nothing is known of repetitions
+    assert 0.9 * PAIRS <= held <= PAIRS
