@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter  # by name: a model's code may replace time.perf_counter
+from time import thread_time  # by name: a model's code may replace time.thread_time
 
 import torch
 
@@ -19,15 +19,18 @@ PROBE_VOCAB = 1000
 
 ENOUGH_S = 6.0
 """A first small step that takes this long is not repeated, or the estimate would come too late. A shorter one may be
-slow because of what it loads, for seconds on a busy machine, and the estimate would multiply these by hundreds."""
+slow because of what it loads, and the estimate would multiply that by hundreds."""
 
 
 def estimated_step_s(cell: ModelCell) -> float | None:
     """Return about how many seconds a step of `cell` takes; None for small steps, and where FLOPs are unknown.
 
-    One layer of the model runs on one sequence of at most PROBE_CTX tokens, in the cell's precision, on as many
-    threads; the step takes as much longer as it has more FLOPs. The optimizer is left out: it takes a few percent of a
+    One layer of the model runs on one sequence of at most PROBE_CTX tokens, in the cell's precision. The step takes as
+    much longer as it has more FLOPs, divided among the threads. The optimizer is left out: it takes a few percent of a
     long step, and torch imports its compiler for it, which takes seconds.
+
+    What counts is the processor time of a single thread. Where other processes run, several threads wait for the
+    slowest in every product: so small a step then takes up to twelve times as long, and one of full size twice.
     """
     shape, flops = cell.shape_with_formulas, formulas.step_flops_of(cell)
     if shape is None or flops is None or flops < SMALL_FLOPS or cell.is_compiled or cell.attention == "flex":
@@ -43,17 +46,21 @@ def estimated_step_s(cell: ModelCell) -> float | None:
     small_flops = formulas.step_flops_of(small)
     if not small_flops:
         return None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         step = TrainingStep(small, torch.device("cpu"))
         first_s = _step_s(step)  # it also loads libraries
-        return min(first_s, _step_s(step) if first_s < ENOUGH_S else first_s) * flops / small_flops
+        return min(first_s, _step_s(step) if first_s < ENOUGH_S else first_s) * flops / small_flops / threads
     except (SysbenchError, RuntimeError, ValueError):
         return None  # the cell itself will say what is wrong
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _step_s(step: TrainingStep) -> float:
     step.forget()
-    began_s = perf_counter()
+    began_s = thread_time()
     for _, run in step.phases:
         run()
-    return perf_counter() - began_s
+    return thread_time() - began_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.lab import estimate
@@ -19,12 +20,27 @@ def clock(*steps_s: float) -> Iterator[float]:
         yield now_s
 
 
-def test_a_first_step_that_loads_for_seconds_on_a_busy_machine_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_step_that_loads_for_seconds_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     (cell,) = TimeSpec(size="small", ctx=512, batch=4, mode="train", device="cpu").cells()
     found = []
     for steps_s in ((3.0, 0.1), (0.2, 0.1), (0.1, 0.3)):
         ticks = clock(*steps_s)
-        monkeypatch.setattr(estimate, "perf_counter", lambda ticks=ticks: next(ticks))
+        monkeypatch.setattr(estimate, "thread_time", lambda ticks=ticks: next(ticks))
         found.append(estimate.estimated_step_s(cell))
     assert found[0] == pytest.approx(found[1])
     assert found[2] == pytest.approx(found[1])
+
+
+def test_a_step_is_divided_among_the_threads_which_stay_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    (cell,) = TimeSpec(size="small", ctx=512, batch=4, mode="train", device="cpu").cells()
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            ticks = clock(0.1, 0.1)
+            monkeypatch.setattr(estimate, "thread_time", lambda ticks=ticks: next(ticks))
+            found.append(estimate.estimated_step_s(cell) or 0.0)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == pytest.approx(2 * found[1])
