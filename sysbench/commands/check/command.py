@@ -56,7 +56,7 @@ def check(given: Given) -> None:
     showing.show_sheet(sheet, spec, spec.columns)
     if spec.write is not None and rows[0][1] is not None:
         _write(rows[0][1], rows[0][2], spec)
-    trials = [each.cell.asked(gpu) for _, _, answers, _ in rows for each in answers for gpu in each.cell.gpus]
+    trials = [each.as_said.asked(gpu) for _, _, answers, _ in rows for each in answers for gpu in each.cell.gpus]
     if any(not trial.fits and not trial.is_undecided for trial in trials):
         raise typer.Exit(GATE_EXIT_CODE)
     if any(trial.is_undecided for trial in trials) or any(not_told for _, _, _, not_told in rows):
@@ -88,7 +88,7 @@ def _write(question: Question, answers: Sequence[Answer], spec: CheckSpec) -> No
     assert spec.write is not None
     for each in answers:
         for gpu in each.cell.gpus:
-            if each.cell.asked(gpu).is_safe:
+            if each.as_said.asked(gpu).is_safe:
                 continue
             if not (changes := file_changes(question, each.cell, gpu)):
                 continue

@@ -52,6 +52,13 @@ class Answer:
 
     ranks: int
     cell: FitCellRecord
+    compiled: FitCellRecord | None = None
+    """The step as the file says, if it compiles it and only this decides; `cell` is then the same step, eager."""
+
+    @property
+    def as_said(self) -> FitCellRecord:
+        """Return what was found for the step as the file says."""
+        return self.compiled or self.cell
 
 
 def understood(file: ConfigFile, form: Format, launchers: Sequence[tuple[ConfigFile, Format]]) -> Question:
@@ -115,8 +122,30 @@ def ranks_of(question: Question, spec: CheckSpec) -> tuple[int, ...]:
 
 
 def answer(question: Question, ranks: int, spec: CheckSpec) -> Answer:
-    """Ask `sysbench fit`, in its worker; raises CannotTellError if the step cannot be simulated."""
+    """Ask `sysbench fit`, in its worker; raises CannotTellError if the step cannot be simulated.
+
+    A compiled step, which needs less than the same step run eagerly, takes a minute or more to simulate. It is asked
+    for only if the eager one does not fit.
+    """
     given = _given(question, ranks, spec)
+    cell = _asked(question, given, spec)
+    if (compiling := question.understanding.options.get("execution")) is None:
+        return Answer(ranks, cell)
+    reason = "it fits uncompiled; compiled, it needs less memory and time"
+    if not all(cell.asked(gpu).is_safe for gpu in cell.gpus):
+        try:
+            return Answer(ranks, cell, _asked(question, {**given, "execution": "compiled", "asked_only": True}, spec))
+        except CannotTellError as not_told:
+            reason = f"a compiled step needs less; {not_told.refusal.reason}"
+    key = next(iter(compiling.keys), "torch.compile")
+    line = question.file.entries[key].line if key in question.file.entries else 1
+    left_out = Unmodelled(key, line, "less", reason)
+    if left_out not in question.understanding.unmodelled:
+        question.understanding.unmodelled.append(left_out)
+    return Answer(ranks, cell)
+
+
+def _asked(question: Question, given: Given, spec: CheckSpec) -> FitCellRecord:
     options = FitOptions(out=spec.out, quiet=spec.quiet, no_live=False, debug=spec.debug)
     try:
         asked = fit.suited(validated(FitSpec, given), options)
@@ -126,12 +155,12 @@ def answer(question: Question, ranks: int, spec: CheckSpec) -> Answer:
     (cell,) = record.cells
     if not cell.trials:
         raise CannotTellError(Refusal(cell.detail or cell.outcome, option=f"{question.file.path}:"))
-    return Answer(ranks, cell)
+    return cell
 
 
 def _given(question: Question, ranks: int, spec: CheckSpec) -> Given:
     words = question.understanding.options
-    given: Given = {name: word.value for name, word in words.items() if name != "ranks"}
+    given: Given = {name: word.value for name, word in words.items() if name not in ("ranks", "execution")}
     if ranks > 1:
         given["ranks"] = str(ranks)
         if given.get("offload") == "optimizer":  # fit computes this for one process

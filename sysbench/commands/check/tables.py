@@ -55,7 +55,7 @@ def of_files(rows: Sequence[tuple[str, Question | None, Sequence[Answer], Cannot
             continue
         for each in answers:
             for gpu in each.cell.gpus:
-                trial = each.cell.asked(gpu)
+                trial = each.as_said.asked(gpu)
                 changes = file_changes(question, each.cell, gpu)
                 change = "" if trial.is_safe or not changes else lines_text(changes[0])
                 found.append((name, _where(each, gpu), verdict(trial), *_numbers(trial), change))
@@ -101,6 +101,8 @@ def _understood(question: Question, answers: Sequence[Answer]) -> Table:
         row("checkpointing", said("checkpoint", "none"), "checkpoint"),
         row("attention", said("attention", "own"), "attention"),
     ]
+    if "execution" in words:
+        rows.append(row("compiling", "torch.compile", "execution"))
     if "strategy" in words and any(each.ranks > 1 for each in answers):
         offloaded = f", {said('offload', '')} on the host" if "offload" in words else ""
         rows.append(row("sharding", said("strategy", "") + offloaded, "strategy", "reshard", "offload"))
@@ -140,7 +142,7 @@ def _verdicts(answers: Sequence[Answer]) -> Table:
     rows = []
     for each in answers:
         for gpu in each.cell.gpus:
-            trial, tokens = each.cell.asked(gpu), each.cell.training_tokens
+            trial, tokens = each.as_said.asked(gpu), each.cell.training_tokens
             whole = each.cell.training(trial, tokens) if tokens else None
             needed, spare, step = _numbers(trial)
             rate = Measure(trial.tokens_per_s) if trial.tokens_per_s else None
@@ -151,8 +153,10 @@ def _verdicts(answers: Sequence[Answer]) -> Table:
     kept = [index for index, _ in enumerate(columns) if any(row[index] is not None for row in rows)]
     timed = any(row[5] is not None for row in rows)
     notes = [INTERVAL] if timed else []
+    if any(each.compiled for each in answers):
+        notes.append("compiled, as the file says: by torch's own compiler, without a GPU")
     for each in answers:
-        untimed = [gpu for gpu in each.cell.gpus if each.cell.asked(gpu).step is None]
+        untimed = [gpu for gpu in each.cell.gpus if each.as_said.asked(gpu).step is None]
         if untimed and each.ranks > 1:
             notes.append(f"no times of {each.ranks} × {', '.join(untimed)}: their rates or collectives are not known")
     return Table(
@@ -194,7 +198,7 @@ def _finding(question: Question, each: Answer, gpu: str, changes: Sequence[FileC
 
 
 def _sentences(question: Question, each: Answer, gpu: str, changes: Sequence[FileChange]) -> Iterator[str]:
-    trial, where = each.cell.asked(gpu), _where(each, gpu)
+    trial, where = each.as_said.asked(gpu), _where(each, gpu)
     if trial.fits:
         doubt = "" if trial.is_safe else ", which is within the uncertainty"
         yield f"{where}: {verdict(trial)}, with {units.size(trial.margin_bytes)} to spare{doubt}."
@@ -202,7 +206,7 @@ def _sentences(question: Question, each: Answer, gpu: str, changes: Sequence[Fil
         yield f"{where}: {verdict(trial)}, {undecided(trial)}."
     else:
         yield f"{where}: {verdict(trial)}, {units.size(-trial.margin_bytes)} more are needed in {trial.phase}."
-        if causes := largest_causes(each.cell, MAX_CAUSES):
+        if causes := largest_causes(each.as_said, MAX_CAUSES):
             yield f"Largest: {', '.join(causes)}."
     turning = ("more", "either") if trial.fits else ("less", "either")
     doubts = [left.key for left in question.understanding.unmodelled if left.direction in turning]

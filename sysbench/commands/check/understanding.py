@@ -142,10 +142,6 @@ class Understanding:
         settings.used.add(key)
         self.unmodelled.append(Unmodelled(key, settings.file.entries[key].line, direction, reason))
 
-    def leave_out_compiling(self, settings: Settings, key: str) -> None:
-        """Note that the step is compiled by torch, as the key says."""
-        self.leave_out(settings, key, "less", "a compiled step needs less memory and time")
-
 
 Change = Mapping[str, object]
 """Changed fields of a step, as a trial of sysbench fit has them."""

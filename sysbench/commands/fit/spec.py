@@ -130,9 +130,9 @@ class FitCell(ModelCell):
         return self.step_with(device="cuda")
 
     def problem(self, device: DeviceType | None) -> Refusal | None:
-        if self.is_compiled and not self.try_compile:
+        if self.is_compiled and not (self.try_compile or self.asked_only):
             slow = "takes a minute or more to simulate, and a search tries dozens of steps"
-            remedy = "--try-compile compiles few of them; one step: sysbench memory --simulate GPU --compile"
+            remedy = "--gate asks about this step alone; --try-compile compiles few of them"
             return Refusal(slow, remedy, f"--execution {self.execution}")
         return super().problem(device)
 

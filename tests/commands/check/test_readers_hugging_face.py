@@ -125,7 +125,9 @@ def test_adapters_of_trl(tmp_path: Path) -> None:
     [
         ("adamw_torch", "foreach", {}),
         ("adamw_torch_fused", "fused", {}),
-        ("adamw_bnb_8bit", "adamw-8bit-paged", {}),
+        ("adamw_bnb_8bit", "adamw-8bit", {}),
+        ("adamw_8bit", "adamw-8bit", {}),
+        ("paged_adamw_8bit", "adamw-8bit-paged", {}),
         ("adafactor", "adafactor", {}),
         ("paged_adamw_32bit", "foreach", {"optim": "less"}),
         ("lion_32bit", "fused", {"optim": "either"}),

@@ -172,3 +172,18 @@ def test_accelerate_takes_stage_2_by_default(tmp_path: Path) -> None:
     found = understood(tmp_path, TRAINING, LAUNCHED.format(kind="DEEPSPEED"))
     assert words(found)["strategy"] == "zero2"
     assert not found.unmodelled
+
+
+@pytest.mark.parametrize(
+    ("backend", "execution", "left_out"),
+    [
+        ("'NO'", None, {}),
+        ("INDUCTOR", "compiled", {}),
+        ("CUDAGRAPHS", None, {"dynamo_config.dynamo_backend": "either"}),
+    ],
+)
+def test_accelerate_may_compile(tmp_path: Path, backend: str, execution: str | None, left_out: dict[str, str]) -> None:
+    launched = f"{LAUNCHED.format(kind='MULTI_GPU')}    dynamo_config:\n      dynamo_backend: {backend}\n"
+    found = understood(tmp_path, TRAINING, launched)
+    assert found.word("execution") == execution
+    assert directions(found) == left_out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.check.understanding import CannotTellError
+from sysbench.commands.check.understanding import CannotTellError, Word
 from tests.commands.check.reading import directions, format_named, understood, words
 
 LITGPT = """
@@ -174,8 +174,16 @@ def test_what_torchtitan_has_beyond_is_noted(tmp_path: Path) -> None:
     found = understood(tmp_path, TITAN.replace('"8B"', '"8B"\n    converters = ["float8"]') + more, suffix="toml")
     assert directions(found) == {
         "parallelism.tensor_parallel_degree": "less",
-        "compile.enable": "less",
         "model.converters": "either",
     }
+    assert found.options["execution"] == Word("compiled", ("compile.enable",))
     with pytest.raises(CannotTellError, match="no published model"):
         understood(tmp_path, TITAN.replace("8B", "debugmodel"), suffix="toml")
+
+
+def test_torchtitan_reduces_gradients_in_the_dtype_that_it_says(tmp_path: Path) -> None:
+    more = TITAN.replace("[training]", '[training]\n    mixed_precision_reduce = "bfloat16"')
+    assert words(understood(tmp_path, TITAN, suffix="toml"))["reduce_dtype"] == "fp32"
+    assert words(understood(tmp_path, more, suffix="toml"))["reduce_dtype"] == "bf16"
+    with pytest.raises(CannotTellError, match=r"training\.dtype: float8 is no dtype"):
+        understood(tmp_path, TITAN.replace("[training]", '[training]\n    dtype = "float8"'), suffix="toml")

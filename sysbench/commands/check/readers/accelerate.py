@@ -25,9 +25,12 @@ def _read(settings: Settings, understanding: Understanding) -> None:
         shared.fsdp(settings, understanding, "distributed_type", "fsdp_config.")
     elif kind == "DEEPSPEED":
         _deepspeed(settings, understanding)
-    if (backend := settings.text("dynamo_config.dynamo_backend")) is not None and backend.upper() != "NO":
-        key = "dynamo_config.dynamo_backend"
-        understanding.leave_out_compiling(settings, key)
+    key = "dynamo_config.dynamo_backend"
+    backend = (settings.text(key) or "no").upper()
+    if backend == "INDUCTOR":
+        understanding.say("execution", "compiled", key)
+    elif backend != "NO":
+        understanding.leave_out(settings, key, "either", f"compiled by {backend.lower()}, of which nothing is known")
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:

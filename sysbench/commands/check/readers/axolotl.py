@@ -7,7 +7,16 @@ fp32.
 from __future__ import annotations
 
 from sysbench.commands.check.readers import hugging_face, named, shared
-from sysbench.commands.check.understanding import CannotTellError, Change, Format, Lines, Settings, Understanding, keys
+from sysbench.commands.check.understanding import (
+    CannotTellError,
+    Change,
+    Direction,
+    Format,
+    Lines,
+    Settings,
+    Understanding,
+    keys,
+)
 from sysbench.errors import Refusal
 
 _OPTIMIZERS = {**hugging_face.OPTIMIZERS, "adamw": "foreach", "muon": "muon"}
@@ -43,8 +52,10 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     if settings.switch("chunked_cross_entropy"):
         understanding.say("cross_entropy", "chunked", "chunked_cross_entropy")
     understanding.steps = settings.number("max_steps")
+    if any("CutCrossEntropy" in name for name in settings.words("plugins")) and not settings.given("cut_cross_entropy"):
+        understanding.leave_out(settings, "plugins", *_NO_LOGITS)
     if settings.switch("torch_compile"):
-        understanding.leave_out_compiling(settings, "torch_compile")
+        understanding.say("execution", "compiled", "torch_compile")
 
 
 def _method(settings: Settings, understanding: Understanding) -> str | None:
@@ -127,7 +138,7 @@ def _attention(settings: Settings, understanding: Understanding) -> None:
 
 
 def _sharding(settings: Settings, understanding: Understanding) -> None:
-    for name in ("context_parallel_size", "tensor_parallel_size", "expert_parallel_size"):
+    for name in ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size", "expert_parallel_size"):
         if (settings.number(name, 0) or 1) > 1:
             understanding.leave_out(settings, name, "less", "its ranks share what one has here")
     if settings.words("fsdp") or any(name.startswith("fsdp_config.") for name in settings.file.entries):
@@ -171,11 +182,27 @@ _WITHOUT_EFFECT = keys(
     vllm trl ebft provider project_name secrets gpu gpu_count node_count cls_model_config hf_use_auth_token
     fsdp_config load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
     bnb_config_kwargs nvfp4_merge_aware reinit_weights float16 adapter torch_dtype
+    auto_resume_from_checkpoints push_to_hub load_best_model_at_end metric_for_best_model greater_is_better
+    use_tensorboard use_comet use_trackio hf_mlflow_* use_otel_metrics otel_* gradio_* logging_* log_* profiler_*
+    include_* bench_* do_causal_lm_eval lm_eval_* num_generation_samples generation_*
+    exact_deduplication test_value excess_length_strategy max_prompt_len curriculum_sampling
+    shuffle_before_merging_datasets num_dataset_shards_to_save pretraining_* pretrain_multipack_buffer_size
+    sample_packing_* use_pose pose_* added_tokens_overrides mean_resizing_embeddings fix_untrained_tokens
+    noisy_embedding_alpha image_size image_resize_algorithm is_preprocess is_multimodal total_*
+    embedding_lr* dion_* loraplus_* peft_init_lora_weights grokfast_alpha rpo_alpha simpo_gamma cpo_alpha kto_*
+    dpo_label_smoothing dpo_norm_loss dpo_generate_during_eval
+    device world_size ray_run_name resources_per_worker gc_steps low_cpu_mem_usage max_memory gpu_memory_limit
+    lora_weights lora_modules_to_save lora_on_cpu merge_lora qlora_sharded_model_loading type_of_model
+    fsdp_final_state_dict_type ring_attn_func heads_k_stride torch_compile_backend torch_compile_mode
+    tiled_mlp_num_shards tiled_mlp_use_original_mlp
     """
 )
 """Keys about data, learning rates, logging, saving, and the start of processes; * stands for any letters."""
 
 _WORST_CASE = "sequences are taken as full, which is the worst case"
+_NO_LOGITS: tuple[Direction, str] = ("less", "no logits are stored")
+_OTHER_TRAINING: tuple[Direction, str] = ("either", "another way of training than a plain step")
+_FEWER_PARAMETERS: tuple[Direction, str] = ("less", "only some parameters are trained")
 
 FORMAT = Format(
     "axolotl",
@@ -191,7 +218,8 @@ FORMAT = Format(
         "pretrain_multipack_attn": ("less", _WORST_CASE),
         "liger_*": hugging_face.LIGER,
         "chunked_cross_entropy_num_chunks": ("either", "parts of 1,024 tokens here"),
-        "cut_cross_entropy": ("less", "no logits are stored"),
+        "cut_cross_entropy": _NO_LOGITS,
+        "unsloth_*": ("less", "Unsloth's kernels keep fewer activations"),
         "lora_*_kernel": ("less", "fused kernels of adapters keep fewer activations"),
         "activation_offloading": ("less", "activations are kept in the host's memory"),
         "layer_offloading": ("less", "layers are kept in the host's memory"),
@@ -206,7 +234,27 @@ FORMAT = Format(
         "quantize_moe_experts": ("less", "experts are stored in 4 or 8 bits; here as trained layers or nf4"),
         "llama4_linearized_experts": ("either", "experts as single linear layers"),
         "lora_target_parameters": ("more", "adapters at parameters that are no linear layers"),
-        "unfrozen_parameters": ("less", "only some parameters are trained"),
+        "unfrozen_parameters": _FEWER_PARAMETERS,
+        "spectrum_*": _FEWER_PARAMETERS,
+        "peft_layer*": ("less", "adapters at some layers only"),
+        "peft_autocast_adapter_dtype": ("either", "adapters of another width"),
+        "embeddings_skip_upcast": ("less", "embeddings stay 16 bits wide"),
+        "shrink_embeddings": ("less", "embeddings of a smaller vocabulary"),
+        "overrides_of_model_*": ("either", "the model's config is changed"),
+        "dpo_padding_free": ("less", _WORST_CASE),
+        "dpo_use_logits_to_keep": ("less", "logits of the answers alone"),
+        "dpo_use_weighting": ("more", "weights of the tokens are computed from all logits"),
+        "multipack_real_batches": ("less", _WORST_CASE),
+        "batch_flattening": ("less", _WORST_CASE),
+        "deepcompile": ("less", "a compiled step needs less memory and time"),
+        "flash_optimum": ("either", "other attention kernels"),
+        "s2_attention": ("either", "attention within shifted groups of tokens"),
+        "scaling_softmax": ("either", "another attention"),
+        "optim_target_modules": ("less", "the optimizer has less state for some layers"),
+        "auto_find_batch_size": ("less", "the Trainer halves the batch when memory runs out"),
+        "kd_*": ("more", "a teacher's logits are kept, too"),
+        "relora*": _OTHER_TRAINING,
+        "trainer_cls": _OTHER_TRAINING,
         "freeze_mm_modules": ("less", "modules of images are frozen"),
         "model_quantization_config*": ("either", "weights are loaded in another format"),
         "qat": ("more", "fake quantization keeps further activations"),

@@ -20,7 +20,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     if any(name.startswith("compile.") for name in settings.file.entries):
         if not settings.switch("compile.disable"):
             key = next(name for name in settings.file.entries if name.startswith("compile."))
-            understanding.leave_out_compiling(settings, key)
+            understanding.leave_out(settings, key, "less", "a compiled step needs less memory and time")
         settings.used.add("compile")
     within = "zero_optimization."
     settings.used |= {

@@ -26,13 +26,14 @@ OPTIMIZERS = {
     "adamw_torch": "foreach",
     "adamw_hf": "foreach",
     "adamw_torch_fused": "fused",
-    "adamw_torch_8bit": "adamw-8bit",
+    **dict.fromkeys(("adamw_torch_8bit", "adamw_bnb_8bit", "adamw_8bit"), "adamw-8bit"),
     "adamw_torch_4bit": "adamw-4bit",
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"), "adamw-8bit-paged"),
+    "paged_adamw_8bit": "adamw-8bit-paged",
     "adafactor": "adafactor",
     "sgd": "sgd",
 }
-"""Optimizers by their names in transformers."""
+"""Optimizers by their names in transformers. Unless it is paged, bitsandbytes' state of 8 bits lies in the allocator, and
+is as large as torchao's."""
 
 _PAGED = ("paged_adamw_32bit", "paged_adamw")
 
@@ -79,7 +80,7 @@ def common(settings: Settings, understanding: Understanding, pairs: str | None =
     understanding.steps = shared.steps(settings, "max_steps")
     settings.used.add("num_train_epochs")
     if settings.switch("torch_compile"):
-        understanding.leave_out_compiling(settings, "torch_compile")
+        understanding.say("execution", "compiled", "torch_compile")
 
 
 def dora(settings: Settings, understanding: Understanding, key: str) -> None:

@@ -54,7 +54,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     understanding.say("attention", "sdpa")
     understanding.assumed.append("LitGPT's model is computed as that of transformers, whose loss needs more")
     if is_pretraining:
-        understanding.assumed.append("litgpt pretrain compiles the model, which needs less memory and time")
+        understanding.say("execution", "compiled")  # which `litgpt pretrain` does by default
     if devices > 1:
         understanding.say("strategy", "fsdp2", "devices")
         understanding.say("checkpoint", "none" if is_pretraining else "full")

@@ -16,9 +16,16 @@ from sysbench.spec.ranks import MAX_BUCKET_MB
 
 _TUNED = re.compile(
     r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
-    r"|aqlm-2bit-1x16|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard|unsloth)(?=[-_.]|$)"
+    r"|aqlm-2bit-1x16|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard|unsloth|full|checkpoints"
+    r")(?=[-_.]|$)"
 )
 """What names of fine-tuned, quantized and mirrored models add to the name of the model whose dimensions they have."""
+
+_SIZE = re.compile(r"\d[bm](?![a-z])")
+"""A number of parameters in a name: 8b, 350m."""
+
+_WITH_MEDIA = {"llava", "vl", "vision", "audio", "omni", "video"}
+"""Words in names of models that have more than the text model they end with."""
 
 
 def model(settings: Settings, understanding: Understanding, key: str, name: str | None = None) -> None:
@@ -67,23 +74,28 @@ def config(understanding: Understanding) -> dict[str, Any]:
 def same_dimensions(name: str) -> str | None:
     """Return the catalogue's model that a fine-tuned, quantized or mirrored one is made of, None if no name says so.
 
-    Names are compared without the organisation and without words such as `Instruct`; nothing is guessed beyond them.
+    Names are compared without the organisation and without words such as `Instruct`. A name may also end with the
+    model's, with its size: `OpenHermes-2.5-Mistral-7B`. Nothing is guessed beyond them.
     """
-    return _plain_names().get(_plain(name))
+    words, names = _plain_words(name), _plain_names()
+    ends = ["".join(words[start:]) for start in range(len(words))]
+    if not _WITH_MEDIA.isdisjoint(words):
+        del ends[1:]
+    return next((names[end] for end in ends if end in names and (end == ends[0] or _SIZE.search(end))), None)
 
 
-def _plain(name: str) -> str:
+def _plain_words(name: str) -> list[str]:
     found = "-" + name.rpartition("/")[2].lower().replace("_", "-").replace("meta-llama", "llama")
     while (shorter := _TUNED.sub("", found)) != found:
         found = shorter
-    return found.replace("-", "")
+    return found.removeprefix("-").split("-")
 
 
 @cache
 def _plain_names() -> Mapping[str, str]:
     names: dict[str, str] = {}
     for each in reversed(published.catalogue()):
-        names |= {_plain(name): each.slug for name in (each.slug, *each.repositories)}
+        names |= {"".join(_plain_words(name)): each.slug for name in (each.slug, *each.repositories)}
     return names
 
 

@@ -35,7 +35,9 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     understanding.say("grad_accum", max(1, parts), *["training.global_batch_size"] * (parts > 0))
     if settings.switch("training.compile") or settings.switch("compile.enable"):
         key = "training.compile" if settings.given("training.compile") else "compile.enable"
-        understanding.leave_out_compiling(settings, key)
+        understanding.say("execution", "compiled", key)
+    if settings.text("model.attn_mask_type") not in (None, "causal"):
+        understanding.leave_out(settings, "model.attn_mask_type", "either", "the mask is computed as causal here")
     if converters := settings.words("model.converters"):
         is_fp8 = any("float8" in name for name in converters)
         reason = "products in fp8; here in bf16" if is_fp8 else "layers are converted after building"
@@ -87,7 +89,7 @@ def _checkpointing(settings: Settings, understanding: Understanding) -> None:
 
 def _parallelism(settings: Settings, understanding: Understanding) -> int:
     """Take how the model is distributed; return the number of data-parallel ranks, one if the file leaves it open."""
-    shard = _degree(settings, "data_parallel_shard_degree", -1)
+    shard = _degree(settings, "data_parallel_shard_degree", _degree(settings, "data_parallel_degree", -1))
     replicate = _degree(settings, "data_parallel_replicate_degree", 1)
     key = "parallelism.data_parallel_shard_degree"
     understanding.say("strategy", "ddp" if shard == 1 else "hsdp" if replicate > 1 else "fsdp2", key)
@@ -107,10 +109,11 @@ def _parallelism(settings: Settings, understanding: Understanding) -> int:
 
 
 def _precision(settings: Settings, understanding: Understanding, *, is_sharded: bool) -> None:
-    key = "training.mixed_precision_param"
+    key, reduced = "training.mixed_precision_param", "training.mixed_precision_reduce"
+    for name in (key, reduced, "training.dtype"):
+        if settings.given(name) and settings.text(name) not in _DTYPES:
+            settings.refuse(name, "is no dtype of torchtitan", f"known: {', '.join(_DTYPES)}")
     gathered, weights = settings.text(key) or "bfloat16", settings.text("training.dtype") or "float32"
-    if gathered not in ("bfloat16", "float32") or weights not in ("bfloat16", "float32"):
-        settings.refuse(key, "is no dtype of torchtitan", "known: bfloat16, float32")
     said = [key] * settings.given(key)
     if weights == "bfloat16":
         understanding.say("precision", "bf16-true", "training.dtype")
@@ -118,9 +121,11 @@ def _precision(settings: Settings, understanding: Understanding, *, is_sharded: 
         understanding.say("precision", "bf16" if gathered == "bfloat16" else "fp32", *said)
         if is_sharded and gathered == "bfloat16":
             understanding.say("param_dtype", "bf16", *said)
-            understanding.say("reduce_dtype", "fp32")
-    settings.used.add("training.mixed_precision_reduce")
+            word = _DTYPES[settings.text(reduced) or "float32"]
+            understanding.say("reduce_dtype", word, *[reduced] * settings.given(reduced))
 
+
+_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 
 _SECTIONS = ("parallelism", "training", "experimental")
 """Where versions of torchtitan have their degrees of parallelism."""
@@ -156,6 +161,11 @@ FORMAT = Format(
         parallelism.module_fqns_per_model_part
         """
     ),
-    {"fault_tolerance.enable": ("either", "replicas that may fail, by torchft")},
+    {
+        "fault_tolerance.enable": ("either", "replicas that may fail, by torchft"),
+        "model.use_flex_attn": ("either", "flex attention is computed as sdpa here"),
+        "training.fp8_linear": ("either", "products in fp8; here in bf16"),
+        "ema": ("more", "an average of the weights is kept, too"),
+    },
     keep=("ranks",),
 )

@@ -193,7 +193,8 @@ _MODEL = keys(
     use_fast_tokenizer token use_auth_token low_cpu_mem_usage config_overrides model_type tokenizer_revision
     chat_template* eos_token pad_token lora_alpha lora_dropout lora_task_type lora_bias use_rslora
     bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant bnb_4bit_compute_dtype bnb_4bit_use_double_quant
-    system_prompt auto_insert_empty_system_msg
+    system_prompt auto_insert_empty_system_msg user_defined_symbols base_model_attribute_name benchmarks callbacks
+    overwrite_hub_revision wandb_*
     """
 )
 _DATA = keys(
@@ -206,7 +207,12 @@ _DATA = keys(
     eval_packing packing_strategy preprocess_*
     """
 )
-_LOSS = keys("beta loss_type label_smoothing loss_weights f_* rpo_alpha ref_* disable_dropout generate_during_eval")
+_LOSS = keys(
+    """
+    beta loss_type label_smoothing loss_weights f_* rpo_alpha ld_alpha discopop_tau ref_* disable_dropout
+    generate_during_eval concatenate gradient_checkpointing_use_reentrant
+    """
+)
 _WORST_CASE = "every sequence is taken as full, which is the worst case"
 
 FORMAT = Format(
@@ -232,6 +238,7 @@ FORMAT = Format(
         "model_init_kwargs": ("either", "further arguments of the model"),
         "precompute_ref_log_probs": ("less", "the reference model is gone before training"),
         "force_use_ref_model": ("more", "a frozen reference model is left out"),
+        "use_weighting": ("more", "weights of the tokens are computed from all logits"),
         "rope_scaling*": ("either", "other position embeddings"),
         "use_unsloth": ("less", "Unsloth's kernels keep fewer activations"),
     },
