@@ -1,6 +1,7 @@
 """Compiled code on the simulated device: torch's own compiler decides, and what it generates runs without data.
 
-Dynamo and AOTAutograd trace the model on `meta`, with CUDA's autocast and composites, as the eager simulation does.
+Dynamo and AOTAutograd trace the model on `meta`, with CUDA's autocast and composites, as the eager simulation does;
+what the code makes on `cuda` is on `meta` too, and tensors say that they are on `cuda`.
 From then on the graph is on a GPU: the passes, the partitioner, the scheduler and the wrapper code are Inductor's, for
 a GPU that is not there. Of the generated code, the kernels are left out. Its allocations, its frees and its calls of
 library kernels run on the simulated device, in their order.
@@ -24,7 +25,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
@@ -63,6 +64,7 @@ def compiling_on(
     import torch._inductor.config as inductor
     from torch._dynamo.convert_frame import CatchErrorsWrapper
     from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.variables import TensorVariable
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
@@ -79,6 +81,9 @@ def compiling_on(
         (torch, "compile", compiler.compile),
         (CatchErrorsWrapper, "__call__", lambda *frame: compiler.convert(convert, *frame)),
         (GuardBuilder, "TENSOR_MATCH", _match_tensor),
+        (TensorVariable, "method_attr_device", partialmethod(_device_of, TensorVariable.method_attr_device)),
+        (TensorVariable, "method_attr_is_cuda", partialmethod(_is_on_gpu, TensorVariable.method_attr_is_cuda)),
+        (FakeTensor, "__new__", staticmethod(partial(compiler.fake_tensor, FakeTensor.__new__))),
         (UniformValueConstantFolder, "_deduce_value", fold_on_host),
         (AsyncCompile, "triton", lambda self, name, source, *_, **_o: _Kernel(device, GeneratedKernel(name, source))),
         (AsyncCompile, "cpp_pybinding", lambda *_, **options: _Kernel(device, None)),
@@ -113,6 +118,8 @@ class _Compiler:
         self._platform = platform
         self._has_backward = has_backward
         self._compile: Any = torch.compile
+        self._is_on_meta = False
+        """Whether code or a graph is being traced, with all tensors of the GPU on `meta`."""
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         """Do what `torch.compile` does, in its default mode, for the simulated device."""
@@ -136,10 +143,13 @@ class _Compiler:
             return ConvertFrameReturn()
         with _as_plain_tensors(self._device), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler about itself
+            self._trace_on_meta(True)
             try:
                 return convert(wrapper, frame, *state)
             except (TorchDynamoException, InductorError) as error:
                 raise UnavailableError(f"torch.compile refuses this step: {_reason(error)}") from error
+            finally:
+                self._trace_on_meta(False)
 
     def _graph_compiled(self, graph: GraphModule, inputs: Sequence[Any], **_: object) -> Any:
         reason = getattr(graph, "compile_subgraph_reason", None)
@@ -150,7 +160,39 @@ class _Compiler:
             if isinstance(each, FakeTensor):
                 each.fake_device = _META
         with inductor_finds(self._platform):
-            return _compiled(graph, inputs, has_backward=self._has_backward)
+            return self._compiled(graph, inputs)
+
+    def _compiled(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:
+        """Compile a graph that was traced on `meta` for the GPU; its backward only if there is one."""
+        from torch._inductor import compile_fx
+
+        passes = getattr(compile_fx, _GRAPH_PASSES)
+
+        def passes_on_gpu(traced: GraphModule, *args: Any, **options: Any) -> Any:
+            self._trace_on_meta(False)
+            _move(traced, ())
+            return passes(traced, *args, **options)
+
+        def compile_on_gpu(divided: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+            if options.get("is_backward") and not self._has_backward:
+                return _no_backward
+            _move(divided, inputs)
+            return compile_fx.compile_fx_inner(divided, inputs, **options)
+
+        with mock.patch.object(compile_fx, _GRAPH_PASSES, passes_on_gpu):
+            compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_on_gpu)
+        self._trace_on_meta(True)
+        return compiled
+
+    def _trace_on_meta(self, on_meta: bool) -> None:
+        self._is_on_meta = on_meta
+        FakeTensorMode.cache_clear()  # results of operators with a device as an argument
+
+    def fake_tensor(self, new: Callable[..., FakeTensor], *args: Any, **options: Any) -> FakeTensor:
+        """Create a tensor for tracing; what the code makes on the GPU is on `meta` until its graph is whole."""
+        if self._is_on_meta:
+            return new(*map(_traced_on, args), **{name: _traced_on(value) for name, value in options.items()})
+        return new(*args, **options)
 
 
 def _top_mode() -> object:
@@ -226,8 +268,8 @@ class _ConstantsOnHost(DispatchMode):
     """A mode in which the numbers that Inductor computes on the GPU, to fold constants, are computed on the host."""
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        is_on_gpu = kwargs.get("device") == CUDA
-        return func(*args, **{**kwargs, "device": torch.device("cpu")} if is_on_gpu else kwargs)
+        args, kwargs = tree_map_only(torch.device, _on_host, (args, kwargs))
+        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -245,25 +287,25 @@ def _as_plain_tensors(device: SimulatedDevice) -> Iterator[None]:
         device.__enter__()
 
 
-def _compiled(graph: GraphModule, inputs: Sequence[Any], *, has_backward: bool) -> Any:
-    """Compile a graph that was traced on `meta` for the GPU; its backward only if there is one."""
-    from torch._inductor import compile_fx
+def _traced_on(value: Any) -> Any:
+    return _META if isinstance(value, torch.device) and value.type == CUDA.type else value
 
-    passes = getattr(compile_fx, _GRAPH_PASSES)
 
-    def passes_on_gpu(traced: GraphModule, *args: Any, **options: Any) -> Any:
-        _move(traced, ())
-        return passes(traced, *args, **options)
+def _on_host(device: torch.device) -> torch.device:
+    return torch.device("cpu") if device.type == CUDA.type else device
 
-    def compile_on_gpu(divided: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-        if options.get("is_backward") and not has_backward:
-            return _no_backward
-        _move(divided, inputs)
-        return compile_fx.compile_fx_inner(divided, inputs, **options)
 
-    with mock.patch.object(compile_fx, _GRAPH_PASSES, passes_on_gpu):
-        compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_on_gpu)
-        return compiled
+def _device_of(variable: Any, device_of: Callable[..., Any], tx: Any) -> Any:
+    """Have code that is traced find its tensors on the GPU."""
+    from torch._dynamo.variables.base import VariableTracker
+
+    return VariableTracker.build(tx, CUDA) if variable.device == _META else device_of(variable, tx)
+
+
+def _is_on_gpu(variable: Any, is_on_gpu: Callable[..., Any], tx: Any) -> Any:
+    from torch._dynamo.variables.base import VariableTracker
+
+    return VariableTracker.build(tx, True) if variable.device == _META else is_on_gpu(variable, tx)
 
 
 def _no_backward(*_: object) -> Any:

@@ -63,9 +63,30 @@ class Reads(Mlp):
         return x * 2 if x.sum() > 0 else x
 
 
+class Doubles(Mlp):
+    def between(self, x):
+        return x * 2
+
+
+class AsksTensor(Mlp):
+    def between(self, x):
+        return x * 2 if x.is_cuda and x.device.type == "cuda" else x
+
+
+class AsksTorch(Mlp):
+    def between(self, x):
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return x * torch.full((64,), 2, dtype=x.dtype, device=device)
+
+
 class NamesGpu(Mlp):
     def between(self, x):
-        return x + torch.ones(64, device="cuda")
+        return x * torch.full((64,), 2, dtype=x.dtype, device="cuda")
+
+
+class Moves(Mlp):
+    def between(self, x):
+        return x.to("cuda") * torch.full((64,), 2, dtype=x.dtype).to(x.device)
 
 
 class Chooses(Mlp):
@@ -161,6 +182,14 @@ def test_graph_break_is_named_with_its_line(directory: Path) -> None:
     assert compiled.breaks == [f"models.py:{CODE[: CODE.index('print(')].count(chr(10)) + 1}"]
 
 
+@pytest.mark.parametrize("model", ["AsksTensor", "AsksTorch", "NamesGpu", "Moves"])
+def test_code_that_asks_for_the_gpu_finds_one_while_it_is_compiled(directory: Path, model: str) -> None:
+    asks, doubles = recorded(directory, model), recorded(directory, "Doubles")
+    assert requests(asks) == requests(doubles)
+    assert asks.compiled is not None
+    assert (asks.compiled.graphs, asks.compiled.breaks) == (1, [])
+
+
 def test_code_that_runs_on_several_shapes_is_compiled_for_each(directory: Path) -> None:
     compiled = recorded(directory, "Widens")
     assert compiled.compiled is not None
@@ -208,7 +237,6 @@ def test_disabled_compiler_leaves_the_eager_step(directory: Path) -> None:
         ("Refuses", r"^torch\.compile refuses this step: Unsupported: Call to `torch\._dynamo\.graph_break"),
         ("Reads", "^the code reads a tensor value"),
         ("Opaque", r"^torch\.compile refuses this step: RuntimeError: There was no fake impl registered for"),
-        ("NamesGpu", r"^torch\.compile refuses this step: .*device mismatch"),
     ],
 )
 def test_what_cannot_be_compiled_is_said_in_one_line(directory: Path, model: str, said: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 
 from sysbench.errors import UnavailableError
-from sysbench.simulate.tensors import CUDA, DEVICE, is_asked_by_user_code
+from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedTensor, is_asked_by_user_code
 
 GPU_NAME = "NVIDIA GPU (simulated)"
 """Name of the GPU in user code. A recording serves several GPUs, so it has none of their names."""
@@ -81,8 +81,11 @@ def answering_as_gpu(capability: tuple[int, int]) -> Iterator[None]:
 def _for_user_code(answer: _Answer, original: _Answer) -> _Answer:
     @wraps(original)
     def answered(*args: object, **options: object) -> object:
-        return (answer if is_asked_by_user_code(sys._getframe(1)) else original)(*args, **options)
+        asking = sys._getframe(1)
+        is_traced = asking.f_code.co_name == "invoke_and_store_as_constant"
+        return (answer if is_traced or is_asked_by_user_code(asking) else original)(*args, **options)
 
+    answered._dynamo_marked_constant = True  # type: ignore[attr-defined]  # Dynamo asks once, by the function above
     return answered
 
 
@@ -92,6 +95,8 @@ def _stay(device: int) -> int:
 
 
 def _refuse() -> None:
+    if SimulatedTensor.inferring_shapes:  # as where the compiler traces a copy to the GPU
+        return
     frame = sys._getframe(1)
     while frame.f_back is not None and not is_asked_by_user_code(frame.f_back):
         frame = frame.f_back

@@ -32,8 +32,8 @@ OPTIMIZERS = {
     "adafactor": "adafactor",
     "sgd": "sgd",
 }
-"""Optimizers by their names in transformers. Unless it is paged, bitsandbytes' state of 8 bits lies in the allocator, and
-is as large as torchao's."""
+"""Optimizers by their names in transformers. Unless it is paged, bitsandbytes' state lies in the allocator as torchao's
+does, and is as large."""
 
 _PAGED = ("paged_adamw_32bit", "paged_adamw")
 
