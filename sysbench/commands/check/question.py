@@ -210,11 +210,13 @@ WORTH_SHOWING = 0.9
 """A slower change is shown if it needs less than this share of the memory of those before it."""
 
 
-def file_changes(question: Question, cell: FitCellRecord, gpu: str) -> list[FileChange]:
+def file_changes(question: Question, each: Answer, gpu: str) -> list[FileChange]:
     """Return the changes that fit, the smallest first: fewest lines, then the fastest; each faster or leaner than all
-    before. Changes of what the model learns come last."""
+    before. Changes of what the model learns come last. There are none if the step fits as the file says."""
+    if each.as_said.asked(gpu).is_safe:
+        return []
     found = []
-    for trial in cell.trials:
+    for trial in each.cell.trials:
         if trial.gpu == gpu and trial.changes and trial.is_safe:
             lines = question.form.lines(trial.changes, question.understanding)
             if lines:

@@ -28,7 +28,7 @@ def of_file(question: Question, answers: Sequence[Answer]) -> Sheet:
     remarks = []
     for each in answers:
         for gpu in each.cell.gpus:
-            changes = file_changes(question, each.cell, gpu)
+            changes = file_changes(question, each, gpu)
             remarks.append(Remark("finding", _finding(question, each, gpu, changes)))
             if changes:
                 tables.append(_changes(each, gpu, changes))
@@ -56,8 +56,8 @@ def of_files(rows: Sequence[tuple[str, Question | None, Sequence[Answer], Cannot
         for each in answers:
             for gpu in each.cell.gpus:
                 trial = each.as_said.asked(gpu)
-                changes = file_changes(question, each.cell, gpu)
-                change = "" if trial.is_safe or not changes else lines_text(changes[0])
+                changes = file_changes(question, each, gpu)
+                change = lines_text(changes[0]) if changes else ""
                 found.append((name, _where(each, gpu), verdict(trial), *_numbers(trial), change))
     return Sheet((f"{len(rows)} files",), (Table("files", "does each fit?", columns, tuple(found), 2),))
 
@@ -190,7 +190,9 @@ def _changes(each: Answer, gpu: str, changes: Sequence[FileChange]) -> Table:
     rows = tuple(
         (lines_text(change), *_numbers(change.trial), "no" if change.trial.relearns else "yes") for change in changes
     )
-    return Table(f"changes_{gpu}", f"what makes it fit on {_where(each, gpu)}, smallest change first", columns, rows, 1)
+    title = f"what makes it fit on {_where(each, gpu)}, smallest change first"
+    notes = ("computed uncompiled; compiled, each needs less",) if each.compiled else ()
+    return Table(f"changes_{gpu}", title, columns, rows, 1, notes)
 
 
 def _finding(question: Question, each: Answer, gpu: str, changes: Sequence[FileChange]) -> str:

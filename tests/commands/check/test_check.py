@@ -84,6 +84,33 @@ def test_what_does_not_fit_exits_3_with_lines_that_make_it_fit(folder: Path) -> 
     assert again.code == 0, again.out + again.err
 
 
+def test_a_compiled_step_is_simulated_where_the_same_step_does_not_fit_uncompiled(folder: Path) -> None:
+    uncompiled = answered("check", "train.yml", "--on", "1GiB", "-q")
+    assert uncompiled.code in (1, 3), uncompiled.err
+    (folder / "train.yml").write_text(f"{CONFIG}torch_compile: true\n")
+    ran = answered("check", "train.yml", "--on", "1GiB", "-q", "--json", "-")
+    assert ran.code == 0, ran.err
+    found = tables(ran)
+    assert "changes_1GiB" not in found
+    step = ("--ctx", "512", "--batch", "8", "--optimizer", "fused", "--precision", "bf16-true", "--mode", "train")
+    simulated = answered(
+        "memory", "--model", "hf:model", *step, "--grad-accum", "2", "--compile", "--simulate", "1GiB", "-q",
+        "--json", "-", "--out", "of-memory",
+    )  # fmt: skip
+    (cell,) = json.loads(simulated.out)["cells"]
+    (row,) = found["verdict"]
+    assert row["to_spare_bytes"] == cell["verdict"]["margin_bytes"]
+
+
+def test_a_compiled_step_that_fits_uncompiled_is_not_compiled(folder: Path) -> None:
+    (folder / "train.yml").write_text(f"{CONFIG}torch_compile: true\n")
+    ran = answered("check", "train.yml", "--on", "4090", "-q", "--json", "-")
+    assert ran.code == 0, ran.err
+    left_out = {each["key"]: each for each in tables(ran)["left_out"]}
+    assert left_out["torch_compile"]["effect"] == "needs less"
+    assert str(left_out["torch_compile"]["reason"]).startswith("it fits uncompiled")
+
+
 def test_a_step_whose_fit_depends_on_the_size_of_the_context_cannot_be_told(folder: Path) -> None:
     ran = answered("check", "train.yml", "--on", "1.1GiB", "-q")
     assert ran.code == 1
