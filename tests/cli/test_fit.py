@@ -179,6 +179,16 @@ def test_a_question_that_makes_no_sense_is_answered_with_one_line(
     assert len(ran.err.strip().splitlines()) == 1
 
 
+def test_a_gate_answers_for_a_compiled_step(tmp_path: Path) -> None:
+    needed = []
+    for words in ((), ("--compile",)):
+        ran = answered("fit", *QUESTION, *words, "--on=24GiB", "--gate", "--json=-", "-q", cwd=tmp_path)
+        assert ran.code == 0, ran.err
+        (trial,) = json.loads(ran.out)["cells"][0]["trials"]
+        needed.append(trial["gpu_bytes"] - trial["margin_bytes"])
+    assert needed[1] < needed[0]
+
+
 def test_tokens_per_step_determine_the_micro_batches(tmp_path: Path) -> None:
     ran = answered("fit", *QUESTION, "--on=24GiB", "--keep=lora", "--tokens-per-step=4096", "--out=runs", cwd=tmp_path)
     assert ran.code == 0, ran.err

@@ -124,15 +124,19 @@ def ranks_of(question: Question, spec: CheckSpec) -> tuple[int, ...]:
 def answer(question: Question, ranks: int, spec: CheckSpec) -> Answer:
     """Ask `sysbench fit`, in its worker; raises CannotTellError if the step cannot be simulated.
 
-    A compiled step, which needs less than the same step run eagerly, takes a minute or more to simulate. It is asked
-    for only if the eager one does not fit.
+    A compiled step, which needs less than the same step run eagerly, takes minutes to simulate. It is asked for only
+    where `spec` says so and the eager one does not fit.
     """
     given = _given(question, ranks, spec)
     cell = _asked(question, given, spec)
     if (compiling := question.understanding.options.get("execution")) is None:
         return Answer(ranks, cell)
-    reason = "it fits uncompiled; compiled, it needs less memory and time"
-    if not all(cell.asked(gpu).is_safe for gpu in cell.gpus):
+    reason = "a compiled step needs less memory and time"
+    if all(cell.asked(gpu).is_safe for gpu in cell.gpus):
+        reason = "it fits uncompiled; compiled, it needs less memory and time"
+    elif not spec.try_compile:
+        reason = "a compiled step needs less; --try-compile says how much, in minutes"
+    else:
         try:
             return Answer(ranks, cell, _asked(question, {**given, "execution": "compiled", "asked_only": True}, spec))
         except CannotTellError as not_told:

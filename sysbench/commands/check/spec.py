@@ -40,6 +40,11 @@ class CheckSpec(BaseModel):
     price: Annotated[hardware.Prices, Option(metavar="GPU=PRICE,…", panel=QUESTION)] = Field(
         default={}, description="Price of a GPU hour in any currency, if the file has its number of steps: h100=2.5."
     )
+    try_compile: Annotated[bool, Option(panel=QUESTION)] = Field(
+        default=False,
+        description="Where a file compiles the step and it does not fit uncompiled, have torch's own compiler say what "
+        "it needs: minutes for models of billions of parameters.",
+    )
     write: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Write a copy of the config with the first change that fits, comments kept."
     )

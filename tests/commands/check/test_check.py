@@ -85,10 +85,11 @@ def test_what_does_not_fit_exits_3_with_lines_that_make_it_fit(folder: Path) -> 
 
 
 def test_a_compiled_step_is_simulated_where_the_same_step_does_not_fit_uncompiled(folder: Path) -> None:
+    (folder / "train.yml").write_text(f"{CONFIG}torch_compile: true\n")
     uncompiled = answered("check", "train.yml", "--on", "1GiB", "-q")
     assert uncompiled.code in (1, 3), uncompiled.err
-    (folder / "train.yml").write_text(f"{CONFIG}torch_compile: true\n")
-    ran = answered("check", "train.yml", "--on", "1GiB", "-q", "--json", "-")
+    assert "--try-compile" in uncompiled.out
+    ran = answered("check", "train.yml", "--on", "1GiB", "--try-compile", "-q", "--json", "-")
     assert ran.code == 0, ran.err
     found = tables(ran)
     assert "changes_1GiB" not in found
@@ -104,7 +105,7 @@ def test_a_compiled_step_is_simulated_where_the_same_step_does_not_fit_uncompile
 
 def test_a_compiled_step_that_fits_uncompiled_is_not_compiled(folder: Path) -> None:
     (folder / "train.yml").write_text(f"{CONFIG}torch_compile: true\n")
-    ran = answered("check", "train.yml", "--on", "4090", "-q", "--json", "-")
+    ran = answered("check", "train.yml", "--on", "4090", "--try-compile", "-q", "--json", "-")
     assert ran.code == 0, ran.err
     left_out = {each["key"]: each for each in tables(ran)["left_out"]}
     assert left_out["torch_compile"]["effect"] == "needs less"

@@ -610,13 +610,20 @@ def test_a_gate_passes_noise_and_says_what_it_could_not_tell() -> None:
 
 @pytest.mark.parametrize("b_share", [0.9, 1.0, 1.1])
 def test_a_time_without_an_interval_is_undecided_whatever_its_ratio(b_share: float) -> None:
-    few = fixtures_timing.record(TimeSpec(size="tiny", ctx="128", steps="2", device="cpu"), TWO_CORES, seed=1)
+    few = measured(1, size="tiny", ctx="128", steps="2")
     found = compared(few, slowed(few, b_share))
     failed, undecided = gated(found, 0.03)
     assert failed == []
     assert len(undecided) == 1
     assert "too few steps to decide" in undecided[0]
     assert not apply_gate(found, 0.03, strict=True).holds
+
+
+@pytest.mark.parametrize(("b_share", "fails"), [(0.9, False), (1.1, False), (3.0, True)])
+def test_two_steps_on_a_cpu_decide_only_what_repetitions_cannot_explain(b_share: float, fails: bool) -> None:
+    few = fixtures_timing.record(TimeSpec(size="tiny", ctx="128", steps="2", device="cpu"), TWO_CORES, seed=1)
+    failed, undecided = gated(compared(few, slowed(few, b_share)), 0.03)
+    assert (len(failed), len(undecided)) == ((1, 0) if fails else (0, 1))
 
 
 def test_a_step_that_does_not_fit_has_no_predicted_time_to_compare() -> None:
