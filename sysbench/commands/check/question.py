@@ -131,7 +131,6 @@ def answer(question: Question, ranks: int, spec: CheckSpec) -> Answer:
     cell = _asked(question, given, spec)
     if (compiling := question.understanding.options.get("execution")) is None:
         return Answer(ranks, cell)
-    reason = "a compiled step needs less memory and time"
     if all(cell.asked(gpu).is_safe for gpu in cell.gpus):
         reason = "it fits uncompiled; compiled, it needs less memory and time"
     elif not spec.try_compile:
