@@ -193,7 +193,9 @@ def test_usual_names_of_which_a_model_has_none_are_refused(config: str) -> None:
 
 @pytest.mark.parametrize("config", ["mixtral"], indirect=True)
 def test_of_the_usual_names_those_that_are_there_get_adapters(config: str) -> None:
-    step = TrainingStep(cell(config, lora=RANK, lora_targets="q_proj+k_proj+gate_proj+up_proj+down_proj"), CPU)
+    step = TrainingStep(
+        cell(config, lora=RANK, lora_targets="q_proj+k_proj+gate_proj+up_proj+down_proj+gate+x_proj"), CPU
+    )
     assert {name.rpartition(".")[2] for name, _ in adapters(step)} >= {"q_proj", "k_proj"}
 
 

@@ -126,8 +126,12 @@ def _adapter_of_packed(linear: Any) -> Any:
     return PackedAdapter
 
 
-_USUAL = frozenset(["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
-"""Layers of Llama, and of most models: people list them all for a model that has only some."""
+_USUAL = {
+    *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    *("gate", "shared_expert_gate", "w1", "w2", "w3", "in_proj", "out_proj", "x_proj", "in_proj_ba", "in_proj_qkvz"),
+}
+"""Layers of Llama and of most models, then of those with experts or state spaces: people list them all for a model that
+has only some, or that a later version of transformers builds of others."""
 
 
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
