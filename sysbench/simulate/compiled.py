@@ -40,7 +40,7 @@ from sysbench.simulate.origins import GENERATED
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
 
-_META = torch.device("meta")
+_META, _HOST = torch.device("meta"), torch.device("cpu")
 _RAISED = re.compile(r"""got (\w+)\(["'](.*)["']\)$""", re.MULTILINE)
 """What the compiler says of an error in the code that it traces."""
 
@@ -81,8 +81,8 @@ def compiling_on(
         (torch, "compile", compiler.compile),
         (CatchErrorsWrapper, "__call__", lambda *frame: compiler.convert(convert, *frame)),
         (GuardBuilder, "TENSOR_MATCH", _match_tensor),
-        (TensorVariable, "method_attr_device", partialmethod(_device_of, TensorVariable.method_attr_device)),
-        (TensorVariable, "method_attr_is_cuda", partialmethod(_is_on_gpu, TensorVariable.method_attr_is_cuda)),
+        (TensorVariable, "method_attr_device", partialmethod(_found_on_gpu, TensorVariable.method_attr_device, CUDA)),
+        (TensorVariable, "method_attr_is_cuda", partialmethod(_found_on_gpu, TensorVariable.method_attr_is_cuda, True)),
         (FakeTensor, "__new__", staticmethod(partial(compiler.fake_tensor, FakeTensor.__new__))),
         (UniformValueConstantFolder, "_deduce_value", fold_on_host),
         (AsyncCompile, "triton", lambda self, name, source, *_, **_o: _Kernel(device, GeneratedKernel(name, source))),
@@ -191,7 +191,8 @@ class _Compiler:
     def fake_tensor(self, new: Callable[..., FakeTensor], *args: Any, **options: Any) -> FakeTensor:
         """Create a tensor for tracing; what the code makes on the GPU is on `meta` until its graph is whole."""
         if self._is_on_meta:
-            return new(*map(_traced_on, args), **{name: _traced_on(value) for name, value in options.items()})
+            args = tuple(_instead_of_gpu(each, _META) for each in args)
+            options = {name: _instead_of_gpu(each, _META) for name, each in options.items()}
         return new(*args, **options)
 
 
@@ -268,7 +269,7 @@ class _ConstantsOnHost(DispatchMode):
     """A mode in which the numbers that Inductor computes on the GPU, to fold constants, are computed on the host."""
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        args, kwargs = tree_map_only(torch.device, _on_host, (args, kwargs))
+        args, kwargs = tree_map_only(torch.device, partial(_instead_of_gpu, instead=_HOST), (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -287,25 +288,15 @@ def _as_plain_tensors(device: SimulatedDevice) -> Iterator[None]:
         device.__enter__()
 
 
-def _traced_on(value: Any) -> Any:
-    return _META if isinstance(value, torch.device) and value.type == CUDA.type else value
+def _instead_of_gpu(value: Any, instead: torch.device) -> Any:
+    return instead if isinstance(value, torch.device) and value.type == CUDA.type else value
 
 
-def _on_host(device: torch.device) -> torch.device:
-    return torch.device("cpu") if device.type == CUDA.type else device
-
-
-def _device_of(variable: Any, device_of: Callable[..., Any], tx: Any) -> Any:
-    """Have code that is traced find its tensors on the GPU."""
+def _found_on_gpu(variable: Any, ask: Callable[..., Any], answer: object, tx: Any) -> Any:
+    """Have code that is traced find its tensors on the GPU: `answer` takes the place of what `ask` says of `meta`."""
     from torch._dynamo.variables.base import VariableTracker
 
-    return VariableTracker.build(tx, CUDA) if variable.device == _META else device_of(variable, tx)
-
-
-def _is_on_gpu(variable: Any, is_on_gpu: Callable[..., Any], tx: Any) -> Any:
-    from torch._dynamo.variables.base import VariableTracker
-
-    return VariableTracker.build(tx, True) if variable.device == _META else is_on_gpu(variable, tx)
+    return VariableTracker.build(tx, answer) if variable.device == _META else ask(variable, tx)
 
 
 def _no_backward(*_: object) -> Any:

@@ -34,7 +34,6 @@ PUBLISHED_PARAMETERS = {
     "deepseek-v2.5": 235_741_434_880,
     "deepseek-v3": 671_026_404_352,
     "distilgpt2": 81_912_576,
-    "falcon-40b": 41_303_293_952,
     "falcon-h1-0.5b": 521_411_104,
     "gemma-2-9b": 9_241_705_984,
     "gemma-2b": 2_506_172_416,

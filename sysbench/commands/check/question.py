@@ -15,6 +15,7 @@ from sysbench.commands.check.understanding import (
     Settings,
     Understanding,
     Unmodelled,
+    Word,
     account,
 )
 from sysbench.commands.fit import command as fit
@@ -72,6 +73,12 @@ def understood(file: ConfigFile, form: Format, launchers: Sequence[tuple[ConfigF
     return Question(file, form, understanding)
 
 
+def _unmodelled(file: ConfigFile, word: Word, otherwise: str, direction: Direction, reason: str) -> Unmodelled:
+    """Return what is left out of a word of the file, at the first key that says it; `otherwise` if none does."""
+    key = next(iter(word.keys), otherwise)
+    return Unmodelled(key, file.entries[key].line if key in file.entries else 1, direction, reason)
+
+
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
 """Types of models that transformers computes without scaled_dot_product_attention: scores are capped, or have sinks."""
 
@@ -80,9 +87,8 @@ def _leave_out_combinations(understanding: Understanding, file: ConfigFile) -> N
     """Compute the nearest of what is modelled only by itself."""
 
     def leave_out(option: str, direction: Direction, reason: str) -> None:
-        key = next(iter(understanding.options[option].keys), option)
-        line = file.entries[key].line if key in file.entries else 1
-        understanding.unmodelled.append(Unmodelled(key, line, direction, reason))
+        found = _unmodelled(file, understanding.options[option], option, direction, reason)
+        understanding.unmodelled.append(found)
 
     if understanding.word("quantize") is not None and understanding.word("strategy") in ("fsdp2", "hsdp"):
         leave_out("strategy", "less", "quantized weights are shared between ranks; here each has all")
@@ -140,9 +146,7 @@ def answer(question: Question, ranks: int, spec: CheckSpec) -> Answer:
             return Answer(ranks, cell, _asked(question, {**given, "execution": "compiled", "asked_only": True}, spec))
         except CannotTellError as not_told:
             reason = f"a compiled step needs less; {not_told.refusal.reason}"
-    key = next(iter(compiling.keys), "torch.compile")
-    line = question.file.entries[key].line if key in question.file.entries else 1
-    left_out = Unmodelled(key, line, "less", reason)
+    left_out = _unmodelled(question.file, compiling, "torch.compile", "less", reason)
     if left_out not in question.understanding.unmodelled:
         question.understanding.unmodelled.append(left_out)
     return Answer(ranks, cell)

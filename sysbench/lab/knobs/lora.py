@@ -130,8 +130,8 @@ _USUAL = {
     *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     *("gate", "shared_expert_gate", "w1", "w2", "w3", "in_proj", "out_proj", "x_proj", "in_proj_ba", "in_proj_qkvz"),
 }
-"""Layers of Llama and of most models, then of those with experts or state spaces: people list them all for a model that
-has only some, or that a later version of transformers builds of others."""
+"""Layers of Llama and of most models, then of models with experts or state spaces. People list them all, though a model
+may have only some of them, or be built differently by a later version of transformers."""
 
 
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:

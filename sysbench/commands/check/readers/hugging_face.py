@@ -189,6 +189,8 @@ WITHOUT_EFFECT = keys(
 """TrainingArguments that change neither memory nor time of a training step."""
 
 LIGER: tuple[Direction, str] = ("less", "Liger's fused kernels keep fewer activations, and no logits")
+UNSLOTH: tuple[Direction, str] = ("less", "Unsloth's kernels keep fewer activations")
+WEIGHTED_TOKENS: tuple[Direction, str] = ("more", "weights of the tokens are computed from all logits")
 
 UNMODELLED: Mapping[str, tuple[Direction, str]] = {
     "use_liger_kernel": LIGER,

@@ -292,7 +292,7 @@ FORMAT = Format(
         "packing": ("less", f"packed or not, {_WORST_CASE}"),
         "neat_packing": ("less", f"packed or not, {_WORST_CASE}"),
         "batching_strategy": ("less", f"padded or not, {_WORST_CASE}"),
-        "use_unsloth": ("less", "Unsloth's kernels keep fewer activations"),
+        "use_unsloth": hugging_face.UNSLOTH,
         "use_unsloth_gc": ("less", "the inputs of checkpointed blocks are kept in the host's memory"),
         "use_v1_kernels": ("either", "other kernels for some layers"),
         "shift_attn": ("less", "attention within groups of tokens"),
