@@ -178,7 +178,13 @@ class Capped(nn.Module):
         self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
 
     def forward(self, tokens):
-        return torch.tanh(self.head(self.embed(tokens)))
+        return torch.tanh(self.head(self.embed(tokens)) / 2.5) * 2.5
+
+
+class Centred(Capped):
+    def forward(self, tokens):
+        logits = self.head(self.embed(tokens))
+        return logits - logits.mean(-1, keepdim=True)
 
 
 class Headless(nn.Module):
@@ -218,7 +224,8 @@ def theirs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("model", "knob", "line"),
     [
-        ("Capped", {"cross_entropy": "chunked"}, "applies tanh to its logits, which needs all logits at once"),
+        ("Centred", {"cross_entropy": "chunked"}, "applies mean to its logits, which needs all logits at once"),
+        ("Capped", {"cross_entropy": "linear"}, "scales or caps its logits, which needs all logits at once"),
         ("Headless", {"cross_entropy": "chunked"}, "found no linear layer in Headless whose outputs are the 50 logits"),
         ("Capped", {"checkpoint": "full"}, "Capped has no list of equal blocks; name its modules instead, as in"),
         ("Counting", {"checkpoint": "full"}, "BatchNorm1d would update its running statistics twice in each step"),
@@ -230,6 +237,18 @@ def test_models_that_a_knob_does_not_suit_are_refused(
     (of,) = MemorySpec(model=f"capped.py:{model}", app_dir=str(theirs), ctx=8, batch=2, mode="train", **knob).cells()
     with pytest.raises(UnavailableError, match=line):
         gradients(of.step)
+
+
+def test_capped_logits_are_capped_in_chunks(theirs: Path) -> None:
+    def found(**knob: str) -> dict[str, Tensor]:
+        spec = MemorySpec(model="capped.py:Capped", app_dir=str(theirs), ctx=8, batch=2, mode="train", **knob)
+        (of,) = spec.cells()
+        return gradients(of.step)
+
+    plain, chunked = found(), found(cross_entropy="chunked-5")
+    assert plain.keys() == chunked.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(chunked[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_a_block_draws_the_same_random_numbers_again(theirs: Path) -> None:

@@ -29,6 +29,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "gradients as views of buckets": {"strategy": "ddp", "gradient_as_bucket_view": "on"},
     "parameters kept after forward": {"strategy": "fsdp2", "reshard": "off"},
     "parameters freed after forward": {"strategy": "fsdp2", "reshard": "on"},
+    "logits in chunks": {"strategy": "fsdp2", "reshard": "on", "cross_entropy": "chunked-7"},
     "blocks gathered ahead": {"strategy": "fsdp2", "prefetch": 2},
     "mixed precision": {"strategy": "fsdp2", "param_dtype": "bf16", "reduce_dtype": "fp32"},
     "all of DDP's": {"strategy": "ddp", "gradient_as_bucket_view": "on", "bucket_mb": 1, "precision": "bf16"},

@@ -75,6 +75,7 @@ MEASURED_TOO: dict[str, dict[str, Any]] = {
     "fsdp2 bf16": {"precision": "bf16", **BACKWARD},
     "fsdp2 reshard off": {"reshard": "off", "layers": 2, **BACKWARD},
     "fsdp2 reshard on": {"reshard": "on", "layers": 3, "mode": "forward"},
+    "fsdp2 chunked loss": {"reshard": "on", "cross_entropy": "chunked-16"},
     "ddp accumulation": {"strategy": "ddp", "grad_accum": 3},
     "ddp accumulation, buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "off"},
     "ddp accumulation in views": {**VIEWS, "grad_accum": 3},

@@ -25,13 +25,13 @@ from sysbench.commands.surroundings import RunSurroundings
 from sysbench.errors import Refusal, UsageError
 from sysbench.log.records import typed
 from sysbench.spec.axis import axes_of_model
-from sysbench.spec.knobs import PAGED
+from sysbench.spec.knobs import PAGED, tokens_per_chunk
 from sysbench.spec.model import ModelSpec
 from sysbench.spec.ranks import NODE_RANKS, ZERO
 from sysbench.spec.validation import Given, validated
 
 SHARDED_RANKS = 8
-"""Number of GPUs where a file shards the model and says no number: a node."""
+"""Number of GPUs where a file says how they share the work and not how many they are: a node."""
 
 
 SMALL_WITH_ADAPTERS = ("lora", "optimizer", "precision")
@@ -91,7 +91,8 @@ def _leave_out_combinations(understanding: Understanding, file: ConfigFile) -> N
         understanding.unmodelled.append(found)
 
     if understanding.word("quantize") is not None and understanding.word("strategy") in ("fsdp2", "hsdp"):
-        leave_out("strategy", "less", "quantized weights are shared between ranks; here each has all")
+        on_host = ", and kept on the host" if understanding.word("offload") is not None else ""
+        leave_out("strategy", "less", f"quantized weights are shared between ranks{on_host}; here each has all")
         understanding.say("strategy", "ddp", *understanding.options["strategy"].keys)
         for option in ("reshard", "param_dtype", "reduce_dtype", "offload"):
             understanding.options.pop(option, None)
@@ -102,6 +103,9 @@ def _leave_out_combinations(understanding: Understanding, file: ConfigFile) -> N
     if understanding.word("optimizer") == PAGED and understanding.word("strategy") in ("fsdp2", "hsdp", *ZERO):
         leave_out("optimizer", "less", "state that moves to the host when memory runs out")
         understanding.say("optimizer", "adamw-8bit", *understanding.options["optimizer"].keys)
+    chunk = tokens_per_chunk(understanding.word("cross_entropy") or "")
+    if chunk is not None and chunk > int(understanding.word("batch") or 1) * int(understanding.word("ctx") or 1):
+        understanding.say("cross_entropy", "chunked", *understanding.options["cross_entropy"].keys)
     attention = understanding.word("attention")
     if attention not in (None, "own", "naive") and shared.config(understanding).get("model_type") in _WITHOUT_SDPA:
         if attention == "flash":
@@ -121,8 +125,7 @@ def ranks_of(question: Question, spec: CheckSpec) -> tuple[int, ...]:
         )
     if said is not None:
         return (min(int(said), NODE_RANKS),)
-    sharded = question.understanding.word("strategy") not in (None, "ddp")
-    count = SHARDED_RANKS if sharded else 1
+    count = 1 if question.understanding.word("strategy") is None else SHARDED_RANKS
     question.understanding.assumed.append(f"the files do not say how many GPUs: {count} (--ranks asks for others)")
     return (count,)
 
@@ -183,9 +186,12 @@ def _given(question: Question, ranks: int, spec: CheckSpec) -> Given:
             given["offload"] = "optimizer"
     if given.get("strategy") == "hsdp" and ranks < 4:
         given["strategy"] = "fsdp2"
+    batch, whole = int(words["batch"].value), question.understanding.global_batch
+    accumulated = int(words["grad_accum"].value) if whole is None else max(1, whole // (batch * ranks))
+    given["grad_accum"] = str(accumulated)
     steps = question.understanding.steps
     if steps:
-        each = int(words["batch"].value) * int(words["grad_accum"].value) * int(words["ctx"].value) * ranks
+        each = batch * accumulated * int(words["ctx"].value) * ranks
         given["tokens"] = str(steps * each)
     kept = [*question.form.keep, *(SMALL_WITH_ADAPTERS if "lora" in words else ())]
     lineless = (

@@ -126,6 +126,8 @@ class Understanding:
     """Number of keys that change neither memory nor time."""
     steps: int | None = None
     """Optimizer steps of the whole training, if the file says so."""
+    global_batch: int | None = None
+    """Sequences of all GPUs in an optimizer step, for trainers that accumulate gradients until there are so many."""
     model: str = ""
     """The model's name in the file."""
 
@@ -163,6 +165,8 @@ class Format:
     keep            names for `--keep` of sysbench fit: changes that the file has no key for
     launches        whether the file says how processes are started, not what they train
     decided_by      top-level keys that no other format has: one of them decides
+    needs           top-level keys of which each file has at least one, if there are any
+    suffix          how all files of this format end, if they end alike
     """
 
     name: str
@@ -174,6 +178,13 @@ class Format:
     keep: tuple[str, ...] = ()
     launches: bool = False
     decided_by: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
+    suffix: str = ""
+
+    def may_be(self, file: ConfigFile) -> bool:
+        """Return whether a file can be of this format at all."""
+        has_any = not self.needs or not file.keys.isdisjoint(self.needs)
+        return has_any and file.path.name.lower().endswith(self.suffix)
 
 
 def keys(text: str) -> frozenset[str]:

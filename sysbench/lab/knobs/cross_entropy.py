@@ -26,6 +26,9 @@ from sysbench.spec.knobs import tokens_per_chunk
 _RESHAPES = frozenset({"view", "reshape", "flatten", "__getitem__", "contiguous"})
 """Methods that change the shape of logits, or choose tokens, but apply no arithmetic."""
 
+_OF_EACH = frozenset({"mul", "multiply", "div", "divide", "true_divide", "tanh", "__mul__", "__rmul__", "__truediv__"})
+"""Arithmetic that models apply to each logit by itself: a scale, or a soft cap."""
+
 _FACTS = frozenset({"__get__", "dim", "ndimension", "is_floating_point", "register_hook", "__bool__"})
 """What may be asked of logits that are not there."""
 
@@ -34,7 +37,8 @@ class DeferredLogits(TorchFunctionMode):
     """Replaces the output layer of a model, and computes the cross-entropy of its logits in another way.
 
     The logits that the model handles until its loss are the output layer's input, shown with the shape of logits. They
-    can be reshaped, converted, and sliced by tokens. Anything else raises UnavailableError: it would need all logits.
+    can be reshaped, converted, scaled, capped, and sliced by tokens. Anything else raises UnavailableError: it would
+    need all logits.
     """
 
     def __init__(self, model: nn.Module, vocabulary: int | None, choice: str, tokens: int) -> None:
@@ -61,7 +65,7 @@ class DeferredLogits(TorchFunctionMode):
                 "--cross-entropy linear takes only the weights of the output layer, which has an adapter. Nearest: "
                 "chunked"
             )
-        self._layer = layer
+        self._model, self._layer = model, layer
         self._apply: Callable[[Tensor], Tensor] = layer.forward
         self._vocabulary = int(layer.weight.shape[0])  # type: ignore[index]
         self._deferred: dict[int, _Deferred] = {}
@@ -74,7 +78,7 @@ class DeferredLogits(TorchFunctionMode):
         if not self._is_active:
             self._is_active = True
             self.__enter__()  # type: ignore[no-untyped-call]
-        return self._defer(hidden.view_as(hidden), hidden.dtype)
+        return self._defer(hidden, hidden.dtype)
 
     @contextmanager
     def until_loss(self, *, is_loss: bool) -> Iterator[None]:
@@ -101,25 +105,30 @@ class DeferredLogits(TorchFunctionMode):
         if func is functional.cross_entropy:
             self._deferred.clear()
             return self._cross_entropy(deferred, *args[1:], **{k: v for k, v in options.items() if k != "input"})
-        name, (hidden, dtype) = getattr(func, "__name__", str(func)), deferred
+        name, (hidden, dtype, arithmetic) = getattr(func, "__name__", str(func)), deferred
         if func == _SHAPE or name == "size":
             sizes = torch.Size((*hidden.shape[:-1], self._vocabulary))
             return sizes[args[1]] if name == "size" and len(args) > 1 else sizes
         if func == _DTYPE:
             return dtype
         if name in ("float", "to"):
-            named = (dtype for dtype in (*args[1:], *options.values()) if isinstance(dtype, torch.dtype))
-            return self._defer(hidden.view_as(hidden), torch.float32 if name == "float" else next(named, dtype))
+            named = (each for each in (*args[1:], *options.values()) if isinstance(each, torch.dtype))
+            wanted = torch.float32 if name == "float" else next(named, None)
+            converted = () if wanted is None else (partial(_converted, wanted),)
+            return self._defer(hidden, wanted or dtype, (*arithmetic, *converted))
         if name in _RESHAPES:
-            return self._defer(func(hidden, *self._sizes(name, hidden, args[1:]), **options), dtype)
+            return self._defer(func(hidden, *self._sizes(name, hidden, args[1:]), **options), dtype, arithmetic)
+        if name in _OF_EACH and all(isinstance(each, int | float) for each in args[1:]) and not options:
+            return self._defer(hidden, dtype, (*arithmetic, partial(_applied, func, args[1:])))
         if name not in _FACTS:
             self._refuse(f"applies {name} to its logits")
         return func(*args, **options)
 
-    def _defer(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    def _defer(self, hidden: Tensor, dtype: torch.dtype, arithmetic: _Arithmetic = ()) -> Tensor:
         if hidden.shape[-1] != self._layer.weight.shape[-1]:  # type: ignore[index]
             self._refuse("takes single logits")
-        self._deferred[id(hidden)] = _Deferred(hidden, dtype)
+        hidden = hidden.view_as(hidden)  # tensors are told apart by identity
+        self._deferred[id(hidden)] = _Deferred(hidden, dtype, arithmetic)
         return hidden
 
     def _sizes(self, name: str, hidden: Tensor, arguments: tuple[object, ...]) -> tuple[object, ...]:
@@ -146,15 +155,15 @@ class DeferredLogits(TorchFunctionMode):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> Tensor:
-        hidden, dtype = logits
+        hidden, _, arithmetic = logits
         if weight is not None or label_smoothing or reduction not in ("mean", "sum") or hidden.dim() != 2:
             self._refuse("weights, smooths or keeps single losses")
-        if hasattr(self._layer.weight, "placements"):
-            raise UnavailableError(
-                f"--cross-entropy {self._choice} needs the output layer's weights after forward, where FSDP2 has "
-                "sharded them again: use --reshard off"
-            )
+        if hasattr(self._layer.weight, "placements"):  # trainers have the loss in forward, before FSDP2 shards again
+            sharded: Any = self._model
+            sharded.unshard()
         if self._chunk is None:
+            if any(step.func is not _converted for step in arithmetic):
+                self._refuse("scales or caps its logits")
             torch_functional: Any = functional
             loss: Tensor = torch_functional.linear_cross_entropy(
                 hidden,
@@ -166,27 +175,40 @@ class DeferredLogits(TorchFunctionMode):
                 options=torch.nn.LinearCrossEntropyOptions(),
             )
             return loss
-        part = partial(self._chunk_loss, dtype=dtype, ignore_index=ignore_index)
+        part = partial(self._chunk_loss, arithmetic=arithmetic, ignore_index=ignore_index)
         chunks = zip(hidden.split(self._chunk), target.split(self._chunk), strict=True)
         losses = [checkpoint(part, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
         total = torch.stack(losses).sum()
         return total if reduction == "sum" else total / (target != ignore_index).sum()
 
-    def _chunk_loss(self, hidden: Tensor, target: Tensor, *, dtype: torch.dtype, ignore_index: int) -> Tensor:
+    def _chunk_loss(self, hidden: Tensor, target: Tensor, *, arithmetic: _Arithmetic, ignore_index: int) -> Tensor:
         logits = self._apply(hidden)
-        if dtype != hidden.dtype:
-            logits = logits.to(dtype)
+        for step in arithmetic:
+            logits = step(logits)
         return functional.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
 
     def _refuse(self, what: str) -> NoReturn:
         raise UnavailableError(f"--cross-entropy {self._choice}: the model {what}, which needs all logits at once")
 
 
+_Arithmetic = tuple[partial[Tensor], ...]
+"""What is applied to logits, one after another; each logit by itself."""
+
+
+def _converted(dtype: torch.dtype, logits: Tensor) -> Tensor:
+    return logits.to(dtype)
+
+
+def _applied(func: Callable[..., Tensor], numbers: tuple[float, ...], logits: Tensor) -> Tensor:
+    return func(logits, *numbers)
+
+
 class _Deferred(NamedTuple):
-    """The input of the output layer, and the dtype to which its logits are converted."""
+    """The input of the output layer, the dtype that its logits have by now, and what is applied to them."""
 
     hidden: Tensor
     dtype: torch.dtype
+    arithmetic: _Arithmetic
 
 
 _SHAPE: object = Tensor.shape.__get__  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -125,12 +126,14 @@ def test_adapters_of_trl(tmp_path: Path) -> None:
     [
         ("adamw_torch", "foreach", {}),
         ("adamw_torch_fused", "fused", {}),
-        ("adamw_bnb_8bit", "adamw-8bit", {}),
-        ("adamw_8bit", "adamw-8bit", {}),
+        ("adamw_torch_8bit", "adamw-8bit", {}),
+        ("adamw_bnb_8bit", "adamw-8bit", {"optim": "more"}),  # with 32 bits for embeddings
+        ("adamw_8bit", "adamw-8bit", {"optim": "more"}),
         ("paged_adamw_8bit", "adamw-8bit-paged", {}),
         ("adafactor", "adafactor", {}),
         ("paged_adamw_32bit", "foreach", {"optim": "less"}),
-        ("lion_32bit", "fused", {"optim": "either"}),
+        ("lion_32bit", "fused", {"optim": "less"}),
+        ("sophia", "fused", {"optim": "either"}),
     ],
 )
 def test_optimizers_of_transformers(tmp_path: Path, name: str, kind: str, left_out: dict[str, str]) -> None:
@@ -150,7 +153,90 @@ def test_a_preference_pair_is_two_sequences_and_a_change_of_the_batch_is_written
     }
     assert lines({"batch": 1, "grad_accum": 16}, found) is None  # half a pair
     adapted = understood(tmp_path, f"{TRL}    beta: 0.1\n    use_peft: true\n")
-    assert directions(adapted) == {}  # the model without its adapters is the reference
+    assert directions(adapted) == {"beta": "more"}  # the forward of the model without its adapters, the reference
+
+
+@pytest.mark.parametrize(("folder", "directions_of"), [("desktop/dpo", "more"), ("corpora", "more"), ("orpo", None)])
+def test_the_method_is_a_whole_word_of_the_path(tmp_path: Path, folder: str, directions_of: str | None) -> None:
+    (place := tmp_path / folder).mkdir(parents=True)
+    found = understood(place, f"{TRL}    beta: 0.1\n")
+    assert words(found)["batch"] == "4"
+    assert directions(found).get("beta") == directions_of  # the reference model of DPO, which ORPO has not
+
+
+@pytest.mark.parametrize(
+    ("lines", "backend", "execution"),
+    [
+        ("torch_compile_backend: inductor", None, "compiled"),
+        ("torch_compile: true\n    torch_compile_backend: eager", "either", None),
+        ("torch_compile: false", None, None),
+    ],
+)
+def test_a_backend_says_that_the_step_is_compiled(
+    tmp_path: Path, lines: str, backend: str | None, execution: str | None
+) -> None:
+    found = understood(tmp_path, f"{TRL}    {lines}\n")
+    assert (directions(found).get("torch_compile_backend"), found.word("execution")) == (backend, execution)
+
+
+@pytest.mark.parametrize(
+    ("lines", "effects"),
+    [
+        ("load_in_4bit: true", {"load_in_4bit": "more"}),
+        ("load_in_4bit: true\n    use_bnb_nested_quant: true", {}),
+        ("center_rewards_coefficient: 0.1", {"center_rewards_coefficient": "less"}),
+    ],
+)
+def test_what_is_left_out_of_trls_step(tmp_path: Path, lines: str, effects: dict[str, str]) -> None:
+    assert directions(understood(tmp_path, f"{TRL}    use_peft: true\n    {lines}\n")) == effects
+
+
+def test_open_instructs_files_are_not_trls(tmp_path: Path) -> None:
+    with pytest.raises(CannotTellError, match="is a key of open-instruct"):
+        understood(tmp_path, f"{TRL}    with_tracking: true\n")
+
+
+V1 = """
+    model: Qwen/Qwen3-0.6B
+    model_class: llm
+    train_dataset: data.yaml
+    micro_batch_size: 1
+    global_batch_size: 16
+    cutoff_len: 2048
+    bf16: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", {"precision": "fp32", "checkpoint": "full", "grad_accum": "16"}),
+        ("dist_config: {name: fsdp2}", {"precision": "bf16", "param_dtype": "bf16", "reduce_dtype": "fp32"}),
+        ("dist_config: {name: fsdp2, reshard_after_forward: false}", {"reshard": "off"}),
+        ("dist_config: {name: fsdp2, offload_params: true}", {"offload": "parameters"}),
+        ("enable_activation_checkpointing: false", {"checkpoint": "none"}),
+        ("optim_config: {name: muon}", {"optimizer": "muon"}),
+        ("peft_config: {name: lora, r: 16}\nquant_config: {name: bnb}", {"quantize": "nf4", "precision": "bf16-true"}),
+    ],
+)
+def test_what_the_second_form_of_llama_factory_decides(tmp_path: Path, lines: str, said: dict[str, str]) -> None:
+    found = understood(tmp_path, f"{textwrap.dedent(V1)}{lines}\n")
+    assert said.items() <= words(found).items()
+    assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "direction"),
+    [
+        ("freeze_language_model: true", "freeze_language_model", "less"),
+        ("use_asft_loss: true", "use_asft_loss", "more"),
+        ("ulysses_context_parallel_size: 4", "ulysses_context_parallel_size", "less"),
+        ("num_mtp_layers: 1", "num_mtp_layers", "more"),
+    ],
+)
+def test_what_is_left_out_of_llama_factorys_step(tmp_path: Path, lines: str, key: str, direction: str) -> None:
+    found = understood(tmp_path, f"{FACTORY.rstrip()}\n    {lines}\n")
+    assert (directions(found), found.unknown) == ({key: direction}, [])
 
 
 def test_a_change_is_written_as_lines_of_trl(tmp_path: Path) -> None:
@@ -291,6 +377,7 @@ def test_keys_with_an_effect_that_is_not_modelled_have_a_direction(tmp_path: Pat
         "use_unsloth": "less",
         "image_max_pixels": "more",
     }
+    assert found.word("cross_entropy") == "chunked-256"
 
 
 def test_a_mistyped_key_is_named_with_the_nearest(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def test_adapters_of_litgpt(tmp_path: Path) -> None:
         "optimizer": "foreach",
         "attention": "sdpa",
     }
-    assert (found.steps, found.unknown, found.unmodelled) == (100, [], [])
+    assert (found.steps, found.unknown) == (100, [])
+    assert directions(found) == {"checkpoint_dir": "more"}  # an output layer with weights of its own
 
 
 @pytest.mark.parametrize(
@@ -105,13 +106,32 @@ def test_pretraining_by_litgpt_counts_steps_by_tokens(tmp_path: Path) -> None:
     assert "lora" not in words(found)
 
 
-def test_a_model_with_dimensions_of_its_own_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotTellError, match="dimensions of its own"):
-        understood(
-            tmp_path, "model_name: mine\nmodel_config: {name: mine, n_layer: 6}\nout_dir: out\nprecision: null\n"
-        )
+OWN = """
+    out_dir: out
+    precision: bf16-mixed
+    model_config: {n_layer: 6, n_head: 6, n_embd: 288, intermediate_size: 768, padded_vocab_size: 32000, MLP}
+"""
+
+
+def test_a_model_with_dimensions_of_its_own_is_the_built_in_one(tmp_path: Path) -> None:
+    found = understood(tmp_path, OWN.replace("MLP", "mlp_class_name: LLaMAMLP"))
+    own = {name: found.word(name) for name in ("layers", "heads", "d_model", "d_ff", "vocab", "model")}
+    assert own == {"layers": "6", "heads": "6", "d_model": "288", "d_ff": "768", "vocab": "32000", "model": None}
+    for mlp in ("mlp_class_name: GptNeoxMLP", "mlp_class_name: LLaMAMLP, n_query_groups: 2"):
+        with pytest.raises(CannotTellError, match="n_layer: 6 is of a model of its own"):
+            understood(tmp_path, OWN.replace("MLP", mlp))
+    with pytest.raises(CannotTellError, match="has no n_embd beside it"):
+        understood(tmp_path, OWN.replace("n_embd: 288, ", "").replace("MLP", "mlp_class_name: LLaMAMLP"))
+
+
+def test_quantized_weights_of_litgpt_need_adapters_and_one_gpu(tmp_path: Path) -> None:
     with pytest.raises(CannotTellError, match="needs adapters"):
         understood(tmp_path, LITGPT.replace("lora_r: 32", "quantize: bnb.nf4"))
+    with pytest.raises(CannotTellError, match="is for one GPU in LitGPT"):
+        understood(tmp_path, LITGPT.replace("devices: 1", "devices: 2\n    quantize: bnb.nf4"))
+    for kind, effects in (("bnb.nf4", {"quantize": "more"}), ("bnb.nf4-dq", {})):
+        found = understood(tmp_path, f"{LITGPT}    quantize: {kind}\n")
+        assert directions(found) == {"checkpoint_dir": "more", **effects}
 
 
 def test_a_change_of_the_batch_keeps_the_whole_batch_of_litgpt(tmp_path: Path) -> None:
@@ -187,3 +207,30 @@ def test_torchtitan_reduces_gradients_in_the_dtype_that_it_says(tmp_path: Path) 
     assert words(understood(tmp_path, more, suffix="toml"))["reduce_dtype"] == "bf16"
     with pytest.raises(CannotTellError, match=r"training\.dtype: float8 is no dtype"):
         understood(tmp_path, TITAN.replace("[training]", '[training]\n    dtype = "float8"'), suffix="toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "model"),
+    [
+        ("llama3", "8B_varlen", "llama-3.1-8b"),
+        ("deepseek_v3", "16B", "deepseek-v2-lite"),
+        ("llama4", "17bx16e", "llama-4-scout-17b-16e-text"),
+        ("gpt_oss", "20B", "gpt-oss-20b"),
+    ],
+)
+def test_flavors_of_torchtitan_by_the_names_of_the_catalogue(
+    tmp_path: Path, name: str, flavor: str, model: str
+) -> None:
+    text = f'[model]\nname = "{name}"\nflavor = "{flavor}"\n[training]\nlocal_batch_size = 1\n'
+    assert understood(tmp_path, text, suffix="toml").word("model") == f"hf:{model}"
+
+
+def test_accumulation_of_a_whole_batch_depends_on_the_number_of_gpus(tmp_path: Path) -> None:
+    found = understood(tmp_path, LITGPT)
+    assert (found.global_batch, found.word("grad_accum")) == (8, "4")
+
+
+def test_16_bit_weights_of_torchtitan_are_reduced_in_fp32(tmp_path: Path) -> None:
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\ndtype = "bfloat16"\n'
+    said = {"precision": "bf16-true", "param_dtype": "bf16", "reduce_dtype": "fp32"}
+    assert said.items() <= words(understood(tmp_path, text, suffix="toml")).items()

@@ -38,7 +38,8 @@ def test_no_key_of_public_configs_is_unknown() -> None:
         account(form, settings, understanding)
         unknown += [f"{path.name}, line {each.line}: {each.key}" for each in understanding.unknown]
         if not form.launches:
-            assert {"model", "batch", "grad_accum", "ctx", "precision", "optimizer"} <= understanding.options.keys()
+            assert {"batch", "grad_accum", "ctx", "precision", "optimizer"} <= understanding.options.keys()
+            assert not {"model", "d_model"}.isdisjoint(understanding.options)
     assert not unknown
     assert all(refused.values())
     assert len(refused) < len(EXAMPLES) / 6

@@ -9,7 +9,16 @@ from sysbench.commands.check.file import ConfigFile
 from sysbench.commands.check.understanding import Format
 from sysbench.errors import UsageError
 
-_MODULES = ("axolotl", "trainer", "llama_factory", "litgpt", "torchtitan", "accelerate", "deepspeed")
+_MODULES = (
+    "axolotl",
+    "trainer",
+    "llama_factory",
+    "llama_factory_v1",
+    "litgpt",
+    "torchtitan",
+    "accelerate",
+    "deepspeed",
+)
 
 
 @cache
@@ -23,10 +32,12 @@ def format_of(file: ConfigFile) -> Format:
 
     Raises UsageError if none has two of them.
     """
-    shares = {form.name: len(file.keys & form.recognized_by) for form in formats()}
+    shares = {form.name: len(file.keys & form.recognized_by) * form.may_be(file) for form in formats()}
     best = max(formats(), key=lambda form: (not file.keys.isdisjoint(form.decided_by), shares[form.name]))
     if shares[best.name] < min(2, len(file.keys)):
         names = ", ".join(form.name for form in formats())
         some = ", ".join(sorted(file.keys)[:4])
-        raise UsageError(f"{file.path} (with {some}) is no config of {names}")
+        raise UsageError(
+            f"{file.path} (with {some}) is no config of {names}. sysbench fit --model hf:NAME computes any model's step"
+        )
     return best

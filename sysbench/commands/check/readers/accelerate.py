@@ -10,8 +10,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     kind = (settings.text("distributed_type") or "NO").upper()
     if kind not in ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED"):
         settings.refuse("distributed_type", "is not modelled", "modelled: NO, MULTI_GPU, FSDP, DEEPSPEED")
-    if settings.switch("use_cpu"):
-        settings.refuse("use_cpu", "trains on the CPU; the answer is about GPUs")
+    _refuse_others(settings)
     if kind == "NO":
         understanding.say("ranks", 1, "distributed_type")
         settings.used.add("num_processes")
@@ -25,12 +24,42 @@ def _read(settings: Settings, understanding: Understanding) -> None:
         shared.fsdp(settings, understanding, "distributed_type", "fsdp_config.")
     elif kind == "DEEPSPEED":
         _deepspeed(settings, understanding)
-    key = "dynamo_config.dynamo_backend"
+    _parallelism(settings, understanding)
+    if (settings.number("num_machines", 0) or 1) > 1:
+        understanding.assumed.append("GPUs of several machines are computed as those of one, with a faster network")
+    _compilation(settings, understanding)
+
+
+def _refuse_others(settings: Settings) -> None:
+    if settings.switch("use_cpu"):
+        settings.refuse("use_cpu", "trains on the CPU; the answer is about GPUs")
+    if settings.switch("kt_config.enabled"):
+        settings.refuse("kt_config.enabled", "trains experts in the host's memory by KTransformers: not modelled")
+
+
+def _compilation(settings: Settings, understanding: Understanding) -> None:
+    key = "dynamo_backend" if settings.given("dynamo_backend") else "dynamo_config.dynamo_backend"
     backend = (settings.text(key) or "no").upper()
     if backend == "INDUCTOR":
         understanding.say("execution", "compiled", key)
     elif backend != "NO":
         understanding.leave_out(settings, key, "either", f"compiled by {backend.lower()}, of which nothing is known")
+
+
+def _parallelism(settings: Settings, understanding: Understanding) -> None:
+    """Take how ranks are divided into groups, of which some share one sequence."""
+
+    def degree(name: str) -> int:
+        return settings.number(f"{_PARALLELISM}{name}_size", 0) or 1
+
+    for name in ("tp", "cp", "sp"):
+        if degree(name) > 1:
+            understanding.leave_out(settings, f"{_PARALLELISM}{name}_size", "less", shared.SHARING)
+    if degree("dp_replicate") > 1 and degree("dp_shard") > 1:
+        understanding.say("strategy", "hsdp", f"{_PARALLELISM}dp_replicate_size")
+
+
+_PARALLELISM = "parallelism_config.parallelism_config_"
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:
@@ -75,10 +104,9 @@ FORMAT = Format(
         same_network tpu_* use_cpu enable_cpu_affinity main_process_ip main_process_port command_file commands
         mpirun_config mpirun_* ipex_config dynamo_config num_cpu_threads_per_process megatron_lm_config fsdp_config
         deepspeed_config fp8_config mixed_precision ec2_* iam_* image_uri profile region base_job_name py_version
-        pytorch_version transformers_version
+        pytorch_version transformers_version parallelism_config
         """
     ),
-    {"parallelism_config": ("less", "its ranks share what one has here")},
     keep=("ranks",),
     launches=True,
 )

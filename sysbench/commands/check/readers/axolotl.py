@@ -1,10 +1,12 @@
 """Configs of axolotl (https://docs.axolotl.ai/docs/config-reference.html).
 
 axolotl loads weights in the dtype that `bf16` and `fp16` name, so training is in 16 bits throughout; adapters are
-fp32.
+fp32. So are trained weights under FSDP 1 and DeepSpeed.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 from sysbench.commands.check.readers import hugging_face, named, shared
 from sysbench.commands.check.understanding import (
@@ -19,19 +21,38 @@ from sysbench.commands.check.understanding import (
 )
 from sysbench.errors import Refusal
 
-_OPTIMIZERS = {**hugging_face.OPTIMIZERS, "adamw": "foreach", "muon": "muon"}
+_OPTIMIZERS = {
+    **hugging_face.OPTIMIZERS,
+    "adamw": "foreach",
+    "muon": "muon",
+    "ao_adamw_8bit": "adamw-8bit",
+    "ao_adamw_4bit": "adamw-4bit",
+}
 
-_ATTENTION = {"flash_attention_2": "flash", "flash_attention": "flash", "sdpa": "sdpa", "eager": "naive"}
-"""Kernels that allocate alike."""
+_ATTENTION = {**hugging_face.ATTENTION, "flash_attention": "flash", "xformers": "efficient"}
+
+_OLDER_ATTENTION = {
+    "flash_attention": "flash",
+    "xformers_attention": "efficient",
+    "sdp_attention": "sdpa",
+    "eager_attention": "naive",
+    "flex_attention": "flex",
+}
+"""Keys that older versions have in place of `attn_implementation`."""
 
 _CHECKPOINTING = "gradient_checkpointing_kwargs"
+
+_PREFERENCES = ("dpo", "ipo", "kto", "orpo", "simpo")
 
 _ONLY_WITH_REINFORCEMENT = ("grpo", "gdpo", "ebft")
 
 
 def _read(settings: Settings, understanding: Understanding) -> None:
     shared.model(settings, understanding, "base_model")
+    if settings.value("gkd_lmbda") != 0:
+        hugging_face.refuse_generation(settings, "on-policy distillation", "gkd_trainer")
     pairs = _method(settings, understanding)
+    hugging_face.prequantized(settings, understanding, "base_model")
     batch = settings.number("micro_batch_size") or 1
     understanding.say("batch", batch * (2 if pairs else 1), "micro_batch_size", *filter(None, [pairs]))
     accumulated = settings.number("gradient_accumulation_steps")
@@ -46,16 +67,27 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     _checkpointing(settings, understanding)
     # axolotl's default (utils/config/__init__.py): without other arguments, and without preferences
     is_default = not any(name.startswith(_CHECKPOINTING) for name in settings.file.entries) and not settings.given("rl")
+    is_default &= not settings.given("unfrozen_parameters")
+    is_default &= not str(shared.config(understanding).get("model_type")).startswith("gemma4")
     shared.reentrant(settings, understanding, f"{_CHECKPOINTING}.use_reentrant", default=is_default)
     _attention(settings, understanding)
     _sharding(settings, understanding)
-    if settings.switch("chunked_cross_entropy"):
+    _wider_layers(settings, understanding)
+    _loss(settings, understanding)
+    understanding.steps = shared.steps(settings, "max_steps")
+    hugging_face.compiled(settings, understanding)
+
+
+def _loss(settings: Settings, understanding: Understanding) -> None:
+    is_plugged = any("CutCrossEntropy" in name for name in settings.words("plugins"))
+    fused = [key for key in ("cut_cross_entropy", "liger_fused_linear_cross_entropy") if settings.switch(key)]
+    if is_plugged and not settings.given("cut_cross_entropy"):
+        fused.append("plugins")
+    is_plain = not settings.given("rl") and not settings.switch("reward_model")
+    if fused and is_plain:  # others need the logits
+        shared.fused_loss(settings, understanding, fused[0])
+    elif settings.switch("chunked_cross_entropy"):
         understanding.say("cross_entropy", "chunked", "chunked_cross_entropy")
-    understanding.steps = settings.number("max_steps")
-    if any("CutCrossEntropy" in name for name in settings.words("plugins")) and not settings.given("cut_cross_entropy"):
-        understanding.leave_out(settings, "plugins", *_NO_LOGITS)
-    if settings.switch("torch_compile"):
-        understanding.say("execution", "compiled", "torch_compile")
 
 
 def _method(settings: Settings, understanding: Understanding) -> str | None:
@@ -68,6 +100,8 @@ def _method(settings: Settings, understanding: Understanding) -> str | None:
         if learning in _ONLY_WITH_REINFORCEMENT:
             reason = f"{learning} generates text within a step, which is not modelled"
             raise CannotTellError(Refusal(reason, option=f"rl: {learning}:"))
+        if learning not in _PREFERENCES:
+            settings.refuse("rl", "is no method that is modelled", f"modelled: {', '.join(_PREFERENCES)}")
         has_reference = not settings.given("adapter")
         return shared.preference(settings, understanding, "rl", learning, has_reference=has_reference)
     return None
@@ -84,31 +118,61 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
         understanding.say("lora_targets", "all-linear", "lora_target_linear")
     else:
         shared.lora_targets(settings, understanding, "lora_target_modules")
+    _quantization(settings, understanding, adapter)
+    hugging_face.trained_beside(settings, understanding, "lora_modules_to_save")
+    hugging_face.dora(settings, understanding, "peft_use_dora")
+    is_fused = not any(name.startswith("lora_") and name.endswith("_kernel") for name in settings.file.entries)
+    is_fused &= understanding.word("quantize") != "int8"
+    is_fused &= not any(settings.given(name) for name in ("trust_remote_code", "rl", "fsdp"))
+    if is_fused:
+        understanding.leave_out(settings, "adapter", "less", "fused kernels of adapters, on by default, keep less")
+
+
+def _quantization(settings: Settings, understanding: Understanding, adapter: str) -> None:
     if settings.switch("load_in_4bit") or adapter == "qlora":
         understanding.say("quantize", "nf4", "load_in_4bit")
+        if adapter == "lora":
+            reason = "axolotl since 0.13 loads 4 bits only with adapter: qlora"
+            understanding.leave_out(settings, "load_in_4bit", "more", reason)
     elif settings.switch("load_in_8bit"):
         understanding.say("quantize", "int8", "load_in_8bit")
-    if settings.given("lora_modules_to_save"):
-        modules = ", ".join(settings.words("lora_modules_to_save"))
-        understanding.leave_out(settings, "lora_modules_to_save", "more", f"{modules} train in full")
+    elif (dtype := settings.text("peft.weight_dtype")) in ("nf4", "int4", "int8"):
+        understanding.say("quantize", "int8" if dtype == "int8" else "nf4", "peft.weight_dtype")
+    if settings.switch(double := "bnb_config_kwargs.bnb_4bit_use_double_quant") is False:
+        hugging_face.single_quantization(settings, understanding, double)
+
+
+_FLOAT16 = {"fp16": "fp16", "float16": "fp16-true"}
+"""Keys of fp16: autocast over weights, or all weights in fp16."""
 
 
 def _precision(settings: Settings, understanding: Understanding) -> None:
-    for name, precision in (("bf16", "bf16-true"), ("bfloat16", "bf16-true"), ("fp16", "fp16"), ("float16", "fp16")):
-        value = settings.value(name)
-        if value in (True, "true", "auto", "full"):
-            understanding.say("precision", precision, name)
-            if precision == "fp16":
-                assumed = "fp16 trains fp32 weights under autocast; axolotl stores frozen weights in fp16"
-                understanding.assumed.append(assumed)
-            break
+    is_said = [name for name in ("bf16", "bfloat16") if settings.value(name) in (True, "true", "auto", "full")]
+    half = next((name for name in _FLOAT16 if settings.switch(name)), None)
+    if half is not None and (not is_said or (half == "fp16" and settings.value("bf16") == "auto")):
+        is_frozen = understanding.word("lora") is not None
+        understanding.say("precision", "fp16-true" if is_frozen else _FLOAT16[half], half)
+    elif is_said:
+        understanding.say("precision", "bf16-true", is_said[0])
+    elif settings.switch("fp8"):
+        understanding.leave_out(settings, "fp8", "either", "products in fp8; here in bf16")
+        understanding.say("precision", "bf16", "fp8")
+    elif not any(name in settings.file.entries for name in ("bf16", "bfloat16", *_FLOAT16)):
+        understanding.say("precision", "bf16-true")
+        understanding.assumed.append("bf16 is not given: auto, axolotl's default, which is bf16")
     else:
-        if settings.switch("fp8"):
-            understanding.leave_out(settings, "fp8", "either", "products in fp8; here in bf16")
-            understanding.say("precision", "bf16", "fp8")
-        else:
-            understanding.say("precision", "tf32" if settings.switch("tf32") else "fp32", "tf32")
-    settings.used |= {"tf32", "fp16", "float16"}  # without effect on products in bf16
+        understanding.say("precision", "tf32" if settings.switch("tf32") else "fp32", "tf32")
+    settings.used |= {"tf32", *_FLOAT16}  # without effect on products in bf16
+
+
+def _wider_layers(settings: Settings, understanding: Understanding) -> None:
+    """Note that embeddings and norms stay fp32 in full fine-tuning of one process without flash attention."""
+    is_plain = understanding.word("lora") is None and understanding.word("strategy") is None
+    is_plain &= (understanding.word("precision") or "").endswith("-true")
+    is_plain &= understanding.word("attention") not in ("flash", "flex")
+    is_plain &= shared.config(understanding).get("model_type") != "gpt2"  # whose layers have other names
+    if is_plain and not settings.switch("embeddings_skip_upcast") and not settings.switch("cut_cross_entropy"):
+        understanding.leave_out(settings, "base_model", "more", "embeddings and norms are fp32 without flash attention")
 
 
 def _checkpointing(settings: Settings, understanding: Understanding) -> None:
@@ -123,28 +187,42 @@ def _checkpointing(settings: Settings, understanding: Understanding) -> None:
 
 
 def _attention(settings: Settings, understanding: Understanding) -> None:
+    settings.used.update(_OLDER_ATTENTION)
     named = settings.text("attn_implementation")
     if named is not None:
-        if named not in _ATTENTION:
+        if named not in _ATTENTION and "flash" not in named:
             understanding.leave_out(settings, "attn_implementation", "either", f"{named} is computed as flash here")
         understanding.say("attention", _ATTENTION.get(named, "flash"), "attn_implementation")
-        return
-    for name, kind in (("flash_attention", "flash"), ("xformers_attention", "efficient"), ("sdp_attention", "sdpa")):
-        if settings.switch(name):
-            understanding.say("attention", kind, name)
-            return
-    if settings.switch("eager_attention"):
-        understanding.say("attention", "naive", "eager_attention")
+    elif (key := next((name for name in _OLDER_ATTENTION if settings.switch(name)), None)) is not None:
+        understanding.say("attention", _OLDER_ATTENTION[key], key)
+
+
+_SHARING = (
+    *("context_parallel_size", "context_parallel.size", "sequence_parallel_degree", "tensor_parallel_size"),
+    "expert_parallel_size",
+)
+"""Numbers of ranks that share one sequence, or the experts."""
 
 
 def _sharding(settings: Settings, understanding: Understanding) -> None:
-    for name in ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size", "expert_parallel_size"):
-        if (settings.number(name, 0) or 1) > 1:
-            understanding.leave_out(settings, name, "less", "its ranks share what one has here")
+    degrees = {name: settings.number(name, 0) or 1 for name in ("dp_shard_size", "dp_replicate_size", *_SHARING)}
+    for name in _SHARING:
+        if degrees[name] > 1:
+            understanding.leave_out(settings, name, "less", shared.SHARING)
     if settings.words("fsdp") or any(name.startswith("fsdp_config.") for name in settings.file.entries):
-        shared.fsdp(settings, understanding, "fsdp" if settings.given("fsdp") else "fsdp_config", "fsdp_config.")
-    elif (path := settings.text("deepspeed")) is not None:
-        named.deepspeed_file(settings, understanding, "deepspeed", path)
+        # axolotl's own FSDP 2 leaves weights as they were loaded (monkeypatch/accelerate/fsdp2.py).
+        is_second = any(str(settings.value(name)) == "2" for name in ("fsdp_version", "fsdp_config.fsdp_version"))
+        widens = not is_second or bool(settings.switch("fp32_master_weights"))
+        key = "fsdp" if settings.given("fsdp") else "fsdp_config"
+        shared.fsdp(settings, understanding, key, "fsdp_config.", widens=widens)
+        if degrees["dp_replicate_size"] > 1:
+            kind = "hsdp" if degrees["dp_shard_size"] > 1 else "ddp"
+            understanding.say("strategy", kind, "dp_replicate_size")
+    else:
+        named.deepspeed(settings, understanding, "deepspeed")
+    said = [name for name, degree in degrees.items() if degree > 1]
+    if said:
+        understanding.say("ranks", prod(degrees.values()), *said)
 
 
 _LINES: dict[tuple[str, object], Lines] = {
@@ -177,11 +255,13 @@ _WITHOUT_EFFECT = keys(
     orpo_alpha eval* do_bench_eval generate_samples do_eval strict local_rank ddp_* ddp torchdistx_path
     lora_model_dir base_model_config use_ray ray_num_workers device_map experimental_skip_move_to_device
     model_config revision_of_model gradient_checkpointing_kwargs plugins flex_attn_compile_kwargs
-    flash_attn_cross_entropy fsdp_version dp_shard_size dp_replicate_size context_parapllel_size
+    flash_attn_cross_entropy context_parapllel_size context_parallel
     accelerator_config model_config_type resize_token_embeddings_to_32x center_rewards_coefficient
     vllm trl ebft provider project_name secrets gpu gpu_count node_count cls_model_config hf_use_auth_token
     fsdp_config load_in_4bit load_in_8bit lora_r lora_target_modules lora_target_linear gptq_groupsize gptq_model_v1
-    bnb_config_kwargs nvfp4_merge_aware reinit_weights float16 adapter torch_dtype
+    bnb_config_kwargs nvfp4_merge_aware reinit_weights torch_dtype fp32_master_weights embeddings_skip_upcast gkd_*
+    base_model_ignore_patterns eos_token_id bos_token_id pad_token_id merge_method
+    peft_ensure_weight_tying dpo_beta float32 bfloat16 quantization gptq_disable_exllama
     auto_resume_from_checkpoints push_to_hub load_best_model_at_end metric_for_best_model greater_is_better
     use_tensorboard use_comet use_trackio hf_mlflow_* use_otel_metrics otel_* gradio_* logging_* log_* profiler_*
     include_* bench_* do_causal_lm_eval lm_eval_* num_generation_samples generation_*
@@ -193,14 +273,13 @@ _WITHOUT_EFFECT = keys(
     dpo_label_smoothing dpo_norm_loss dpo_generate_during_eval
     device world_size ray_run_name resources_per_worker gc_steps low_cpu_mem_usage max_memory gpu_memory_limit
     lora_weights lora_modules_to_save lora_on_cpu merge_lora qlora_sharded_model_loading type_of_model
-    fsdp_final_state_dict_type ring_attn_func heads_k_stride torch_compile_backend torch_compile_mode
-    tiled_mlp_num_shards tiled_mlp_use_original_mlp
+    fsdp_final_state_dict_type ring_attn_func heads_k_stride
+    tiled_mlp_num_shards tiled_mlp_use_original_mlp cut_cross_entropy
     """
 )
 """Keys about data, learning rates, logging, saving, and the start of processes; * stands for any letters."""
 
 _WORST_CASE = "sequences are taken as full, which is the worst case"
-_NO_LOGITS: tuple[Direction, str] = ("less", "no logits are stored")
 _OTHER_TRAINING: tuple[Direction, str] = ("either", "another way of training than a plain step")
 _FEWER_PARAMETERS: tuple[Direction, str] = ("less", "only some parameters are trained")
 
@@ -218,7 +297,6 @@ FORMAT = Format(
         "pretrain_multipack_attn": ("less", _WORST_CASE),
         "liger_*": hugging_face.LIGER,
         "chunked_cross_entropy_num_chunks": ("either", "parts of 1,024 tokens here"),
-        "cut_cross_entropy": _NO_LOGITS,
         "unsloth_*": hugging_face.UNSLOTH,
         "lora_*_kernel": ("less", "fused kernels of adapters keep fewer activations"),
         "activation_offloading": ("less", "activations are kept in the host's memory"),
@@ -231,14 +309,13 @@ FORMAT = Format(
         "use_sonicmoe": ("either", "experts computed by other kernels"),
         "experts_implementation": ("either", "experts computed by other kernels"),
         "gemma4_hybrid_attn_impl": ("either", "other attention kernels in some layers"),
-        "quantize_moe_experts": ("less", "experts are stored in 4 or 8 bits; here as trained layers or nf4"),
-        "llama4_linearized_experts": ("either", "experts as single linear layers"),
+        "quantize_moe_experts": ("less", "experts are stored in 4 or 8 bits; here in 16"),
+        "llama4_linearized_experts": ("less", "experts are linear layers, which are quantized; here in 16 bits"),
         "lora_target_parameters": ("more", "adapters at parameters that are no linear layers"),
         "unfrozen_parameters": _FEWER_PARAMETERS,
         "spectrum_*": _FEWER_PARAMETERS,
         "peft_layer*": ("less", "adapters at some layers only"),
         "peft_autocast_adapter_dtype": ("either", "adapters of another width"),
-        "embeddings_skip_upcast": ("less", "embeddings stay 16 bits wide"),
         "shrink_embeddings": ("less", "embeddings of a smaller vocabulary"),
         "overrides_of_model_*": ("either", "the model's config is changed"),
         "dpo_padding_free": ("less", _WORST_CASE),
@@ -252,6 +329,28 @@ FORMAT = Format(
         "scaling_softmax": ("either", "another attention"),
         "optim_target_modules": ("less", "the optimizer has less state for some layers"),
         "auto_find_batch_size": hugging_face.UNMODELLED["auto_find_batch_size"],
+        "gkd_trainer": ("more", "a teacher and its logits are left out"),
+        "rl_adapter_ref_model": ("more", "a second model is the reference"),
+        "use_dft": _OTHER_TRAINING,
+        "lisa_*": ("less", "few layers are trained at a time"),
+        "diffusion_*": _OTHER_TRAINING,
+        "nvfp4_training.quantize_base": ("less", "frozen weights are stored in 4 bits"),
+        "nvfp4_training": ("either", "products in fp4"),
+        "ternary": ("more", "fake quantization keeps further activations"),
+        "llmcompressor": ("either", "sparse weights"),
+        "selective_checkpointing": ("more", "some activations are kept"),
+        "fp32_norms": ("more", "norms are fp32"),
+        "sdpa_varlen": ("either", "another kernel of attention"),
+        "large_head_attention": ("either", "another kernel of attention"),
+        "block_diffusion": _OTHER_TRAINING,
+        "moe_kernels": ("either", "experts computed by other kernels"),
+        "dsv4_fp4_grouped_mode": ("either", "experts computed by other kernels"),
+        "use_dsv4_kernels": ("either", "experts and attention computed by other kernels"),
+        "nsa_*": ("either", "sparse attention"),
+        "sage_attention": ("either", "another kernel of attention"),
+        "lora_rank_pattern": ("either", "adapters of other ranks at some layers"),
+        "lora_exclude_modules": ("less", "no adapters at some layers"),
+        "peft_trainable_token_indices": ("more", "some rows of the embeddings are trained"),
         "kd_*": ("more", "a teacher's logits are kept, too"),
         "relora*": _OTHER_TRAINING,
         "trainer_cls": _OTHER_TRAINING,

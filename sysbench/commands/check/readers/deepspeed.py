@@ -13,10 +13,17 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     shared.zero(settings, understanding, key, stage or 0)
     if stage in (1, 2):
         shared.zero_buckets(settings, understanding, "zero_optimization.")
+    older = "zero_optimization.cpu_offload"
+    if settings.switch(older):
+        understanding.say("offload", "parameters" if stage == 3 else "optimizer", older)
     parameters, state = (f"zero_optimization.offload_{name}.device" for name in ("param", "optimizer"))
     shared.zero_offload(settings, understanding, stage or 0, parameters, state)
     _agree(settings, understanding, "batch", "train_micro_batch_size_per_gpu")
     _agree(settings, understanding, "grad_accum", "gradient_accumulation_steps")
+    if (kind := settings.text("optimizer.type")) is not None:
+        if kind.lower() not in ("adam", "adamw", "fusedadam"):
+            understanding.leave_out(settings, "optimizer.type", "either", f"{kind} is computed as AdamW here")
+        understanding.say("optimizer", "fused", "optimizer.type")
     if any(name.startswith("compile.") for name in settings.file.entries):
         if not settings.switch("compile.disable"):
             key = next(name for name in settings.file.entries if name.startswith("compile."))
@@ -67,9 +74,9 @@ FORMAT = Format(
         """
         train_batch_size gradient_clipping wall_clock_breakdown steps_per_print zero_allow_untested_optimizer
         zero_force_ds_cpu_optimizer scheduler fp16 bf16 bfloat16 dump_state prescale_gradients
-        gradient_predivide_factor communication_data_type optimizer.params tensorboard wandb csv_monitor comet
-        comms_logger flops_profiler checkpoint data_types elasticity seq_parallel_communication_data_type
-        disable_allgather memory_breakdown data_efficiency
+        gradient_predivide_factor communication_data_type optimizer
+        tensorboard wandb csv_monitor comet comms_logger comms_config monitor_config _* flops_profiler checkpoint
+        data_types elasticity seq_parallel_communication_data_type disable_allgather memory_breakdown data_efficiency
         zero_optimization.overlap_comm zero_optimization.contiguous_gradients zero_optimization.round_robin_gradients
         zero_optimization.*gather_16bit_weights_on_model_save zero_optimization.*gather_fp16_weights_on_model_save
         zero_optimization.offload_optimizer zero_optimization.offload_param zero_optimization.ignore_unused_parameters
@@ -81,14 +88,13 @@ FORMAT = Format(
         """
     ),
     {
-        "zero_optimization.*bucket_size": ("either", "buckets of DeepSpeed; here those of FSDP2"),
+        "zero_optimization.*bucket_size": ("either", "buckets of DeepSpeed; here those of torch"),
         "zero_optimization.*max_live_parameters": ("more", "up to so many gathered parameters are kept"),
         "zero_optimization.zero_hpz_partition_size": ("more", "a second copy of the shards within a node"),
         "zero_optimization.zero_quantized_*": ("either", "weights or gradients are exchanged in 8 bits"),
         "zero_optimization.mics_*": ("more", "shards within groups of ranks"),
-        "optimizer": ("either", "the optimizer of the trainer's config is computed here"),
-        "tensor_parallel": ("less", "its ranks share what one has here"),
-        "sequence_parallel_size": ("less", "its ranks share what one has here"),
+        "tensor_parallel": ("less", shared.SHARING),
+        "sequence_parallel_size": ("less", shared.SHARING),
         "autotuning": ("either", "DeepSpeed looks for other values"),
         "amp": ("either", "Apex's mixed precision"),
         "torch_autocast": ("either", "autocast over the engine's weights"),

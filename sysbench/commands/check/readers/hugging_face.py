@@ -35,8 +35,6 @@ OPTIMIZERS = {
 """Optimizers by their names in transformers. Unless it is paged, bitsandbytes' state lies in the allocator as torchao's
 does, and is as large."""
 
-_PAGED = ("paged_adamw_32bit", "paged_adamw")
-
 WRITTEN_OPTIMIZERS = {
     "fused": "adamw_torch_fused",
     "foreach": "adamw_torch",
@@ -69,18 +67,46 @@ def common(settings: Settings, understanding: Understanding, pairs: str | None =
     understanding.say("batch", batch * (2 if pairs else 1), *filter(None, (key, pairs)))
     accumulated = settings.number(ACCUMULATION)
     understanding.say("grad_accum", accumulated or 1, *([ACCUMULATION] if accumulated else []))
-    name = (settings.text(OPTIMIZER) or "adamw_torch_fused").lower()
-    if name in _PAGED:
-        understanding.leave_out(settings, OPTIMIZER, "less", "state that moves to the host when memory runs out")
-        understanding.say("optimizer", "foreach", OPTIMIZER)
-    else:
-        shared.optimizer(settings, understanding, OPTIMIZER, OPTIMIZERS, "adamw_torch_fused")
+    shared.optimizer(settings, understanding, OPTIMIZER, OPTIMIZERS, "adamw_torch_fused")
     if not settings.given(OPTIMIZER):
         understanding.assumed.append("optim is not given: adamw_torch_fused, the Trainer's default")
     understanding.steps = shared.steps(settings, "max_steps")
     settings.used.add("num_train_epochs")
-    if settings.switch("torch_compile"):
-        understanding.say("execution", "compiled", "torch_compile")
+    compiled(settings, understanding)
+
+
+def compiled(settings: Settings, understanding: Understanding) -> None:
+    """Take whether the step is compiled, which a backend or a mode says, too."""
+    keys_of_it = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
+    if settings.value(keys_of_it[0]) == "auto":
+        said = [keys_of_it[0]]
+    else:
+        said = [key for key in keys_of_it if settings.given(key) and (key != keys_of_it[0] or settings.switch(key))]
+    backend = settings.text("torch_compile_backend")
+    settings.used.update(keys_of_it)
+    if said and backend in (None, "inductor"):
+        understanding.say("execution", "compiled", *said)
+    elif said:
+        reason = f"compiled by {backend}, of which nothing is known"
+        understanding.leave_out(settings, "torch_compile_backend", "either", reason)
+
+
+def single_quantization(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Note that the scales of 4-bit weights are not quantized themselves, as they are here."""
+    understanding.leave_out(settings, key, "more", "scales of 4-bit weights stay fp32, 0.4 bits more for each weight")
+
+
+def liger(settings: Settings, understanding: Understanding, *names: str) -> None:
+    """Take Liger's kernels, of which one computes the loss of a plain step with the output layer."""
+    key = next((name for name in names if settings.switch(name)), None)
+    if key is not None:
+        shared.fused_loss(settings, understanding, key, "no logits and fewer activations")
+
+
+def trained_beside(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Note the modules that are trained in full beside the adapters."""
+    if names := settings.words(key):
+        understanding.leave_out(settings, key, "more", f"{', '.join(names)} train in full beside the adapters")
 
 
 def dora(settings: Settings, understanding: Understanding, key: str) -> None:
@@ -101,10 +127,8 @@ def sharding(settings: Settings, understanding: Understanding) -> None:
     options = settings.value("fsdp")
     if options:
         shared.fsdp(settings, understanding, "fsdp", "fsdp_config.")
-    elif any(name.startswith("deepspeed.") for name in settings.file.entries):
-        named.deepspeed_within(settings, understanding, "deepspeed")
-    elif (path := settings.text("deepspeed")) is not None:
-        named.deepspeed_file(settings, understanding, "deepspeed", path)
+    else:
+        named.deepspeed(settings, understanding, "deepspeed")
 
 
 def refuse_generation(settings: Settings, method: str, *names: str) -> None:
@@ -156,10 +180,12 @@ def _sequences_per_example(understanding: Understanding, batch: str) -> int:
 
 def prequantized(settings: Settings, understanding: Understanding, key: str) -> None:
     """Note that the repository of the model has quantized weights, where its name says so."""
-    found = re.search(r"(gptq|awq|aqlm|bnb-4bit|int4|fp8|nvfp4|mxfp4)", (settings.text(key) or "").lower())
+    found = re.search(r"(gptq|awq|aqlm|bnb-4bit|bnb-nf4|int4|fp8|nvfp4|mxfp4)", (settings.text(key) or "").lower())
     if found is None or understanding.word("quantize") is not None:
         return
-    if found[1] == "bnb-4bit" and understanding.word("lora") is not None:
+    if found[1].startswith("bnb"):
+        if understanding.word("lora") is None:
+            settings.refuse(key, "has quantized weights, which are not trained without adapters")
         understanding.say("quantize", "nf4", key)
     else:
         understanding.leave_out(
@@ -182,13 +208,13 @@ WITHOUT_EFFECT = keys(
     train_sampling_strategy past_index accelerator_config ddp_timeout ddp_backend ddp_broadcast_buffers
     ddp_find_unused_parameters ddp_static_graph dispatch_batches split_batches use_cache half_precision_backend
     fp16_backend fp16_opt_level tpu_num_cores tpu_metrics_debug mp_parameters ray_scope xpu_backend torchdynamo
-    torch_compile_backend torch_compile_mode gradient_checkpointing_kwargs activation_checkpointing_kwargs
+    gradient_checkpointing_kwargs activation_checkpointing_kwargs
     liger_kernel_config fsdp_config fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
     """
 )
 """TrainingArguments that change neither memory nor time of a training step."""
 
-LIGER: tuple[Direction, str] = ("less", "Liger's fused kernels keep fewer activations, and no logits")
+LIGER: tuple[Direction, str] = ("less", "Liger's fused kernels keep fewer activations")
 UNSLOTH: tuple[Direction, str] = ("less", "Unsloth's kernels keep fewer activations")
 WEIGHTED_TOKENS: tuple[Direction, str] = ("more", "weights of the tokens are computed from all logits")
 
@@ -199,7 +225,6 @@ UNMODELLED: Mapping[str, tuple[Direction, str]] = {
     "torch_empty_cache_steps": ("less", "the allocator's cache is emptied between steps"),
     "auto_find_batch_size": ("less", "the Trainer halves the batch when memory runs out"),
     "ddp_bucket_cap_mb": ("either", "buckets of another size than DDP's default"),
-    "parallelism_config": ("less", "further ranks share what one has here"),
     "tp_size": ("less", "further ranks share what one has here"),
 }
 """TrainingArguments with an effect that is left out."""

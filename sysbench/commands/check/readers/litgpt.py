@@ -19,6 +19,8 @@ _OF_GPT_NEOX = {
     "mlp": ("dense_h_to_4h", "dense_4h_to_h"),
 }
 
+_ATTENTION_LAYERS = {part: (f"{part[0]}_proj",) for part in ("query", "key", "value")}
+
 _TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "phi3": {
         **dict.fromkeys(("query", "key", "value"), ("qkv_proj",)),
@@ -27,11 +29,12 @@ _TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "gpt_neox": _OF_GPT_NEOX,
     "falcon": _OF_GPT_NEOX,
+    "phi": {**_ATTENTION_LAYERS, "projection": ("dense",), "mlp": ("fc1", "fc2")},
 }
 """Names of linear layers in transformers, by type of model and by LitGPT's `lora_…` keys."""
 
 _USUAL_TARGETS = {
-    **{part: (f"{part[0]}_proj",) for part in ("query", "key", "value")},
+    **_ATTENTION_LAYERS,
     "projection": ("o_proj",),
     "mlp": ("gate_proj", "up_proj", "down_proj"),
 }
@@ -48,6 +51,7 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     understanding.say("batch", batch, "train.micro_batch_size")
     whole = _size(settings, understanding, "train.global_batch_size", 512 if is_pretraining else 16)
     understanding.say("grad_accum", max(1, whole // devices // batch), "train.global_batch_size")
+    understanding.global_batch = whole
     _length(settings, understanding)
     _precision(settings, understanding)
     _optimizer(settings, understanding, is_fused=is_pretraining)
@@ -71,16 +75,50 @@ def _size(settings: Settings, understanding: Understanding, key: str, default: i
 
 
 def _model(settings: Settings, understanding: Understanding) -> None:
+    if settings.given("model_config.n_layer"):
+        _own_model(settings, understanding)
+        return
     key = next((key for key in ("checkpoint_dir", "model_name", "initial_checkpoint_dir") if settings.given(key)), None)
     if key is None:
         shared.model(settings, understanding, "checkpoint_dir")
         return
-    if settings.given("model_config.name") or settings.given("model_config.n_layer"):
-        settings.refuse("model_config.name", "has dimensions of its own, which no published config has")
     named = str(settings.text(key)).rstrip("/")
     parts = named.split("/")
-    shared.model(settings, understanding, key, "/".join(parts[-2:]) if "checkpoint" in key else named)
+    shared.model(settings, understanding, key, "/".join(parts[-2:]) if "checkpoint" in key else named, is_text=True)
     settings.used |= {"checkpoint_dir", "model_name", "initial_checkpoint_dir"}
+    config = shared.config(understanding)
+    is_tied = config.get("tie_word_embeddings", str(config.get("model_type")).startswith(_TIED))
+    if is_tied and not settings.switch("train.tie_embeddings"):
+        reason = "LitGPT's output layer has weights of its own; here they are those of the embedding"
+        understanding.leave_out(settings, key, "more", reason)
+
+
+_TIED = ("gemma", "falcon")
+"""Types of models whose output layer has the embedding's weights in transformers, without saying so."""
+
+
+def _own_model(settings: Settings, understanding: Understanding) -> None:
+    """Take a Llama-like model by its dimensions, as the built-in model has them."""
+
+    def dimension(name: str) -> int:
+        if (size := settings.number(f"model_config.{name}")) is None:
+            settings.refuse("model_config.n_layer", f"has no {name} beside it, so the model is not known")
+        return size
+
+    heads = dimension("n_head")
+    if settings.text("model_config.mlp_class_name") != "LLaMAMLP" or settings.number(_GROUPS) not in (None, heads):
+        settings.refuse(
+            "model_config.n_layer", "is of a model of its own", "modelled: LLaMAMLP, and a key for each query"
+        )
+    vocabulary = "padded_vocab_size" if settings.given("model_config.padded_vocab_size") else "vocab_size"
+    sizes = {"layers": "n_layer", "heads": "n_head", "d_model": "n_embd", "d_ff": "intermediate_size"}
+    for option, name in {**sizes, "vocab": vocabulary}.items():
+        understanding.say(option, dimension(name), f"model_config.{name}")
+    settings.used |= {"checkpoint_dir", "model_name", "initial_checkpoint_dir"}
+    understanding.model = settings.text("model_config.name") or settings.text("model_name") or "a model of its own"
+
+
+_GROUPS = "model_config.n_query_groups"
 
 
 def _adapters(settings: Settings, understanding: Understanding) -> None:
@@ -104,10 +142,17 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
         understanding.say("lora_targets", "+".join(targets) or "q_proj", *said)
     if settings.switch("lora_head"):
         understanding.leave_out(settings, "lora_head", "more", "adapters at the output layer are left out")
-    if quantized is None:
-        return
+    if quantized is not None:
+        _quantization(settings, understanding, quantized)
+
+
+def _quantization(settings: Settings, understanding: Understanding, quantized: str) -> None:
+    if (settings.number("devices") or 1) > 1:
+        settings.refuse("quantize", "is for one GPU in LitGPT", "write devices: 1")
     if quantized.startswith(("bnb.nf4", "bnb.fp4")):
         understanding.say("quantize", "nf4", "quantize")
+        if not quantized.endswith("-dq"):
+            hugging_face.single_quantization(settings, understanding, "quantize")
     elif quantized == "bnb.int8":
         understanding.say("quantize", "int8", "quantize")
     elif quantized == "bnb.int8-training":
@@ -163,7 +208,8 @@ def _optimizer(settings: Settings, understanding: Understanding, *, is_fused: bo
         understanding.leave_out(settings, key, "either", f"{name} is computed as AdamW here")
     if understanding.word("quantize") is not None:
         understanding.assumed.append("quantized fine-tuning pages the optimizer's state, which needs less when full")
-    understanding.say("optimizer", "fused" if is_fused and kind in (None, "foreach") else kind or "foreach", key)
+    said = [key] * settings.given(key)
+    understanding.say("optimizer", "fused" if is_fused and kind in (None, "foreach") else kind or "foreach", *said)
 
 
 def _steps(settings: Settings, understanding: Understanding, whole: int) -> None:
@@ -220,4 +266,5 @@ FORMAT = Format(
     {"train.tie_embeddings": ("less", "the output layer shares the weights of the embedding")},
     _lines,
     ("checkpoint", "attention", "cross-entropy", "optimizer", "optimizer-in-backward", "allocator", "offload", "ranks"),
+    needs=keys("checkpoint_dir model_name initial_checkpoint_dir model_config lora_r out_dir"),
 )

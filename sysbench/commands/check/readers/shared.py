@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from sysbench.commands.check.understanding import CannotTellError, Settings, Understanding
+from sysbench.commands.check.understanding import CannotTellError, Direction, Settings, Understanding, keys
 from sysbench.errors import Refusal
 from sysbench.spec import published
 from sysbench.spec.knobs import REENTRANT
@@ -16,7 +16,7 @@ from sysbench.spec.ranks import MAX_BUCKET_MB
 
 _TUNED = re.compile(
     r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
-    r"|aqlm-2bit-1x16|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard|unsloth|full|checkpoints"
+    r"|aqlm-2bit-1x16|dequantized|preview|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard|unsloth|full|checkpoints"
     r")(?=[-_.]|$)"
 )
 """What names of fine-tuned, quantized and mirrored models add to the name of the model whose dimensions they have."""
@@ -24,12 +24,19 @@ _TUNED = re.compile(
 _SIZE = re.compile(r"\d[bm](?![a-z])")
 """A number of parameters in a name: 8b, 350m."""
 
-_WITH_MEDIA = {"llava", "vl", "vision", "audio", "omni", "video"}
-"""Words in names of models that have more than the text model they end with."""
+_OTHER_SHAPE = keys(
+    "llava vl vision audio omni video pro pruned minitron expanded upscaled moe draft mtp eagle reranker"
+)
+"""Words in names of models that have more or less than the model whose name theirs begins or ends with."""
 
 
-def model(settings: Settings, understanding: Understanding, key: str, name: str | None = None) -> None:
-    """Take the model from the value of a key, or its `name` in it; raises CannotTellError if nothing has its config."""
+def model(
+    settings: Settings, understanding: Understanding, key: str, name: str | None = None, *, is_text: bool = False
+) -> None:
+    """Take the model from the value of a key, or its `name` in it; raises CannotTellError if nothing has its config.
+
+    `is_text` says that the trainer takes the text part alone.
+    """
     name = settings.text(key) if name is None else name
     if name is None:
         raise CannotTellError(Refusal(f"has no {key}, so the model is not known", option=str(settings.file.path)))
@@ -44,7 +51,8 @@ def model(settings: Settings, understanding: Understanding, key: str, name: str 
         where = f"{settings.file.path}, line {entry.line}: {key}: {name}:"
         raise CannotTellError(Refusal(refusal.reason, refusal.remedy, where))
     understanding.say("model", f"hf:{alike or name}", key)
-    _without_media(settings, understanding, key)
+    if not is_text:
+        _without_media(settings, understanding, key)
 
 
 _TEXT_PART = "-text"
@@ -74,21 +82,24 @@ def config(understanding: Understanding) -> dict[str, Any]:
 def same_dimensions(name: str) -> str | None:
     """Return the catalogue's model that a fine-tuned, quantized or mirrored one is made of, None if no name says so.
 
-    Names are compared without the organisation and without words such as `Instruct`. A name may also end with the
-    model's, with its size: `OpenHermes-2.5-Mistral-7B`. Nothing is guessed beyond them.
+    Names are compared without the organisation and without words such as `Instruct`. A name may also end or begin with
+    the model's, with its size: `OpenHermes-2.5-Mistral-7B`. Nothing is guessed beyond them.
     """
     words, names = _plain_words(name), _plain_names()
-    ends = ["".join(words[start:]) for start in range(len(words))]
-    if not _WITH_MEDIA.isdisjoint(words):
-        del ends[1:]
-    return next((names[end] for end in ends if end in names and (end == ends[0] or _SIZE.search(end))), None)
+    whole = "".join(words)
+    if whole in names or not _OTHER_SHAPE.isdisjoint(words):
+        return names.get(whole)
+    ends = ["".join(words[start:]) for start in range(1, len(words))]
+    begins = ["".join(words[:stop]) for stop in range(len(words) - 1, 0, -1)]
+    return next((names[part] for part in (*ends, *begins) if part in names and _SIZE.search(part)), None)
 
 
 def _plain_words(name: str) -> list[str]:
-    found = "-" + name.rpartition("/")[2].lower().replace("_", "-").replace("meta-llama", "llama")
+    last = re.split(r"[/\\]", name)[-1].lower()
+    found = "-" + last.replace("_", "-").replace("meta-llama", "llama")
     while (shorter := _TUNED.sub("", found)) != found:
         found = shorter
-    return found.removeprefix("-").split("-")
+    return [word.replace(".", "") for word in found.removeprefix("-").split("-")]
 
 
 @cache
@@ -99,14 +110,40 @@ def _plain_names() -> Mapping[str, str]:
     return names
 
 
+_LEANER_OPTIMIZERS = ("lion", "galore", "apollo", "came", "lomo", "adam_mini", "rmsprop")
+"""Parts of names of optimizers whose state is smaller than AdamW's."""
+
+
 def optimizer(
     settings: Settings, understanding: Understanding, key: str, known: Mapping[str, str], default: str
 ) -> None:
     """Take the optimizer from the value of a key; one that is not known is computed as AdamW, and noted."""
     name = (settings.text(key) or default).lower()
-    if name not in known:
-        understanding.leave_out(settings, key, "either", f"{name} is computed as fused AdamW here")
-    understanding.say("optimizer", known.get(name, "fused"), *([key] if settings.given(key) else []))
+    is_paged = name in ("paged_adamw", "paged_adamw_32bit")
+    if is_paged:
+        understanding.leave_out(settings, key, "less", "state that moves to the host when memory runs out")
+    elif name not in known:
+        direction: Direction = "less" if any(part in name for part in _LEANER_OPTIMIZERS) else "either"
+        understanding.leave_out(settings, key, direction, f"{name} is computed as fused AdamW here")
+    elif name in ("adamw_bnb_8bit", "adamw_8bit") and understanding.word("lora") is None:
+        found = config(understanding)
+        sizes = found.get("text_config", found)
+        more_bytes = 6 * int(sizes.get("vocab_size", 0)) * int(sizes.get("hidden_size", 0))
+        reason = f"the Trainer keeps 32-bit state for embeddings, {more_bytes / 2**30:.1f} GiB more than here"
+        understanding.leave_out(settings, key, "more", reason)
+    understanding.say(
+        "optimizer", known.get(name, "foreach" if is_paged else "fused"), *([key] if settings.given(key) else [])
+    )
+
+
+_CHUNK = 256
+"""Tokens whose logits stand for a loss that stores none: fewer save little more."""
+
+
+def fused_loss(settings: Settings, understanding: Understanding, key: str, saved: str = "no logits") -> None:
+    """Take a loss that is computed with the output layer; `saved` names what its kernels do not store."""
+    understanding.say("cross_entropy", f"chunked-{_CHUNK}", key)
+    understanding.leave_out(settings, key, "less", f"{saved} are stored; here the logits of {_CHUNK} tokens at a time")
 
 
 def steps(settings: Settings, key: str) -> int | None:
@@ -153,7 +190,11 @@ def preference(
 
     Chosen and rejected answers are one batch, two sequences for each example; KTO's are not in pairs.
     """
-    left_out = [f"{method.upper()}'s frozen reference model"] if has_reference and method in WITH_REFERENCE else []
+    left_out = []
+    if method in WITH_REFERENCE:
+        without_copy = understanding.word("lora") is not None and not has_reference
+        reference = "forward without adapters, its reference" if without_copy else "frozen reference model"
+        left_out += [f"{method.upper()}'s {reference}"] if has_reference or without_copy else []
     if method == "kto":
         left_out.append("KTO's second forward over mismatched answers")
     if left_out:
@@ -162,8 +203,15 @@ def preference(
     return None if method == "kto" else key
 
 
-def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str) -> None:
-    """Take FSDP 1's and 2's options, with or without the prefix `fsdp_` that accelerate writes."""
+SHARING = "its ranks share what one has here"
+"""What is left out of ranks that work on one sequence, or hold parts of a layer."""
+
+
+def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str, *, widens: bool = True) -> None:
+    """Take FSDP 1's and 2's options, with or without the prefix `fsdp_` that accelerate writes.
+
+    `widens` says that trained weights become fp32, as with accelerate.
+    """
 
     def given(name: str) -> str | None:
         return next((each for each in (f"{prefix}fsdp_{name}", f"{prefix}{name}") if settings.given(each)), None)
@@ -188,12 +236,18 @@ def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str
         understanding.say("reshard", "off", key)
     if (offloaded and settings.switch(offloaded)) or "offload" in words:
         understanding.say("offload", "parameters", offloaded or key)
-    if (recomputed := given("activation_checkpointing")) and settings.switch(recomputed):
-        understanding.say("checkpoint", "full", recomputed)
+    _fsdp_blocks(settings, understanding, given("auto_wrap_policy"), given("activation_checkpointing"))
     if understanding.word("strategy") != "ddp":
-        master_weights(understanding, key)
+        master_weights(understanding, key, widens=widens)
     settings.used.add(key)
     settings.used.update(name for name in settings.file.entries if name.startswith(prefix))
+
+
+def _fsdp_blocks(settings: Settings, understanding: Understanding, wrapped: str | None, recomputed: str | None) -> None:
+    if wrapped is not None and "TRANSFORMER" not in str(settings.value(wrapped)).upper():
+        understanding.leave_out(settings, wrapped, "more", "larger parts than a block are gathered at a time")
+    if recomputed is not None and settings.switch(recomputed):
+        understanding.say("checkpoint", "full", recomputed)
 
 
 def zero(settings: Settings, understanding: Understanding, key: str, stage: int) -> None:
@@ -201,6 +255,8 @@ def zero(settings: Settings, understanding: Understanding, key: str, stage: int)
     if stage == 3:
         understanding.say("strategy", "fsdp2", key)
         master_weights(understanding, key)
+        if understanding.word("precision") == "fp16":
+            understanding.leave_out(settings, key, "less", "weights are gathered in fp16; here in fp32")
         understanding.assumed.append("ZeRO-3 is computed as FSDP2")
         return
     if stage == 0:
@@ -248,16 +304,16 @@ def zero_offload(settings: Settings, understanding: Understanding, stage: int, p
         understanding.say("offload", "optimizer", state)
 
 
-def master_weights(understanding: Understanding, key: str) -> None:
+def master_weights(understanding: Understanding, key: str, *, widens: bool = True) -> None:
     """Store trained weights in fp32, as FSDP by accelerate and DeepSpeed do; shards are gathered in bf16.
 
-    Frozen weights keep the dtype in which they were loaded.
+    Frozen weights keep the dtype in which they were loaded, and so do all unless the trainer `widens` them.
     """
     if (precision := understanding.options.get("precision")) is None or not precision.value.startswith("bf16"):
         return
     if understanding.word("strategy") != "ddp":
         understanding.say("param_dtype", "bf16", key)
-    if understanding.word("lora") is None:
+    if understanding.word("lora") is None and widens:
         understanding.say("precision", "bf16", *precision.keys)
 
 

@@ -5,13 +5,27 @@ Weights are fp32. `mixed_precision_param` is the dtype in which FSDP gathers sha
 
 from __future__ import annotations
 
-from sysbench.commands.check.readers import shared
+import re
+
+from sysbench.commands.check.readers import hugging_face, shared
 from sysbench.commands.check.understanding import CannotTellError, Format, Settings, Understanding, keys
 from sysbench.errors import Refusal
 from sysbench.spec import published
 
-_FAMILIES = {"llama2": "llama-2", "llama3": "llama-3.1", "qwen3": "qwen3"}
+_FAMILIES = {"llama2": "llama-2", "llama3": "llama-3.1", "gpt_oss": "gpt-oss", "qwen3_next": "qwen3-next"}
 """Names in the catalogue of published models."""
+
+_FLAVORS = {
+    "deepseek_v3-16b": "deepseek-v2-lite",
+    "deepseek_v3-671b": "deepseek-v3",
+    "llama4-17bx16e": "llama-4-scout-17b-16e-text",
+    "llama4-17bx128e": "llama-4-maverick-17b-128e-text",
+    "nemotron3-nano-30b": "nemotron-3-nano-30b-a3b",
+}
+"""Models of torchtitan that the catalogue calls otherwise."""
+
+_VARIANT = re.compile(r"_(varlen|flex|flex_flash|flex_attn|sdpa)$")
+"""What names of flavors add for another kernel of attention."""
 
 
 def _read(settings: Settings, understanding: Understanding) -> None:
@@ -31,28 +45,51 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     _checkpointing(settings, understanding)
     replicas = _parallelism(settings, understanding)
     whole = settings.number("training.global_batch_size", -1)
+    understanding.global_batch = whole if (whole or 0) > 0 else None
     parts = (whole or 0) // ((batch or 8) * replicas)
     understanding.say("grad_accum", max(1, parts), *["training.global_batch_size"] * (parts > 0))
-    if settings.switch("training.compile") or settings.switch("compile.enable"):
+    only = settings.words("compile.components")
+    if only and "model" not in only:
+        understanding.assumed.append(f"only {' and '.join(only)} compiled: computed uncompiled")
+    elif settings.switch("training.compile") or settings.switch("compile.enable"):
         key = "training.compile" if settings.given("training.compile") else "compile.enable"
         understanding.say("execution", "compiled", key)
     if settings.text("model.attn_mask_type") not in (None, "causal"):
         understanding.leave_out(settings, "model.attn_mask_type", "either", "the mask is computed as causal here")
-    if converters := settings.words("model.converters"):
+    _float8(settings, understanding)
+    if "lora" in settings.words("model.converters"):
+        understanding.say("lora", settings.number("lora.rank") or 8, "model.converters")
+        understanding.say("lora_targets", "all-linear")
+    elif converters := settings.words("model.converters"):
         is_fp8 = any("float8" in name for name in converters)
         reason = "products in fp8; here in bf16" if is_fp8 else "layers are converted after building"
         understanding.leave_out(settings, "model.converters", "either", reason)
 
 
+def _float8(settings: Settings, understanding: Understanding) -> None:
+    if settings.switch("float8.enable_float8_linear"):
+        reason = "products in fp8; here in bf16"
+        understanding.leave_out(settings, "float8.enable_float8_linear", "either", reason)
+    if settings.switch("float8.enable_fsdp_float8_all_gather"):
+        understanding.leave_out(settings, "float8.enable_fsdp_float8_all_gather", "less", "weights are gathered in fp8")
+
+
 def _model(settings: Settings, understanding: Understanding) -> None:
+    if settings.given("inference") or "rl" in (settings.text("job.custom_config_module") or "").split("."):
+        hugging_face.refuse_generation(settings, "reinforcement learning", "inference", "job.custom_config_module")
+    if (repository := settings.text("hf_transformers.model")) is not None:
+        shared.model(settings, understanding, "hf_transformers.model", repository)
+        return
     family, flavor = settings.text("model.name") or "llama3", settings.text("model.flavor") or "debugmodel"
-    slug = f"{_FAMILIES.get(family, family)}-{flavor}".lower()
+    flavor = _VARIANT.sub("", flavor).lower()
+    slug = _FLAVORS.get(f"{family}-{flavor}", f"{_FAMILIES.get(family, family)}-{flavor}".replace("_", "-"))
     if published.catalogued(slug) is None:
         near = published.nearest_name(slug)
         reason = f"torchtitan's {family} {flavor} is no published model with a known config"
-        where = str(settings.file.path)
-        raise CannotTellError(Refusal(reason, f"nearest of sysbench models: {near}" if near else "", f"{where}:"))
-    shared.model(settings, understanding, "model.flavor", slug)
+        line = settings.file.entries["model.flavor"].line if settings.given("model.flavor") else 1
+        where = f"{settings.file.path}, line {line}:"
+        raise CannotTellError(Refusal(reason, f"nearest of sysbench models: {near}" if near else "", where))
+    shared.model(settings, understanding, "model.flavor", slug, is_text=True)
 
 
 def _optimizer(settings: Settings, understanding: Understanding) -> None:
@@ -93,12 +130,14 @@ def _parallelism(settings: Settings, understanding: Understanding) -> int:
     replicate = _degree(settings, "data_parallel_replicate_degree", 1)
     key = "parallelism.data_parallel_shard_degree"
     understanding.say("strategy", "ddp" if shard == 1 else "hsdp" if replicate > 1 else "fsdp2", key)
-    if shard > 0:
-        understanding.say("ranks", shard * replicate, key)
+    sharing = 1
     for name in ("tensor", "pipeline", "context", "expert"):
-        for key in (f"{section}.{name}_parallel_degree" for section in _SECTIONS):
-            if (settings.number(key) or 1) > 1:
-                understanding.leave_out(settings, key, "less", "its ranks share what one has here")
+        for each in (f"{section}.{name}_parallel_degree" for section in _SECTIONS):
+            if (degree := settings.number(each) or 1) > 1:
+                understanding.leave_out(settings, each, "less", shared.SHARING)
+                sharing *= 1 if name == "expert" else degree  # whose ranks are those of the shards
+    if shard > 0:
+        understanding.say("ranks", shard * replicate * sharing, key)
     _precision(settings, understanding, is_sharded=shard != 1)
     policy = settings.text("parallelism.fsdp_reshard_after_forward")
     if shard != 1 and policy in ("always", "never"):
@@ -117,6 +156,10 @@ def _precision(settings: Settings, understanding: Understanding, *, is_sharded: 
     said = [key] * settings.given(key)
     if weights == "bfloat16":
         understanding.say("precision", "bf16-true", "training.dtype")
+        if is_sharded:
+            word = _DTYPES[settings.text(reduced) or "float32"]
+            understanding.say("param_dtype", "bf16", *said)
+            understanding.say("reduce_dtype", word, *[reduced] * settings.given(reduced))
     else:
         understanding.say("precision", "bf16" if gathered == "bfloat16" else "fp32", *said)
         if is_sharded and gathered == "bfloat16":
@@ -152,7 +195,9 @@ FORMAT = Format(
     keys(
         """
         job profiling metrics checkpoint comm memory_estimation validation debug lr_scheduler fault_tolerance
-        optimizer.lr optimizer.beta? optimizer.eps optimizer.weight_decay float8 mx quantize compile experimental
+        optimizer.lr optimizer.beta? optimizer.eps optimizer.weight_decay optimizer.lr_multipliers
+        optimizer.weight_decay_multipliers training.data training.pack_samples training.add_bos_eos dataset
+        optimizer.implementation float8 mx quantize compile experimental
         model.tokenizer_path model.hf_assets_path model.print_after_conversion model.norm_type training.dataset*
         training.max_norm training.gc_* training.seed training.deterministic training.warmup_steps
         training.enable_*detection training.debug_* activation_checkpoint
@@ -165,7 +210,12 @@ FORMAT = Format(
         "fault_tolerance.enable": ("either", "replicas that may fail, by torchft"),
         "model.use_flex_attn": ("either", "flex attention is computed as sdpa here"),
         "training.fp8_linear": ("either", "products in fp8; here in bf16"),
+        "optimizer.cpu_offload": ("less", "state is on the host"),
+        "peft": ("less", "only adapters are trained"),
+        "encoder": ("more", "an encoder is left out"),
+        "lora": ("either", "adapters at all linear layers here"),
         "ema": ("more", "an average of the weights is kept, too"),
     },
     keep=("ranks",),
+    suffix=".toml",
 )

@@ -6,6 +6,8 @@ The recipes of alignment-handbook have the same form. The scripts that read thes
 
 from __future__ import annotations
 
+import re
+
 from sysbench.commands.check.readers import hugging_face, shared
 from sysbench.commands.check.understanding import (
     Change,
@@ -29,7 +31,7 @@ _METHODS = {
     "undesirable_weight": "kto",
     "desirable_weight": "kto",
     "cpo_alpha": "cpo",
-    "simpo_gamma": "cpo",
+    **dict.fromkeys(("simpo_gamma", "gamma_beta_ratio"), "cpo"),
     "center_rewards_coefficient": "reward",
     **dict.fromkeys(("precompute_ref_log_probs", "ref_model_init_kwargs", "reference_free", "rpo_alpha"), "dpo"),
     **dict.fromkeys(("sync_ref_model", "f_divergence_type", "use_logits_to_keep", "ref_adapter_name"), "dpo"),
@@ -39,12 +41,19 @@ _METHODS = {
 _NAMED_METHODS = ("orpo", "cpo", "kto", "reward", "dpo")
 """Methods that the file's path may name, where `beta` does not say of which it is."""
 
-_LENGTHS = ("max_length", "max_seq_length", "block_size", "model_max_length")
+_NESTED = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
+
+_LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "block_size", "model_max_length")
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "bf16"}
 
 
+_OF_OPEN_INSTRUCT = ("with_tracking", "hf_metadata_dataset", "add_bos")
+
+
 def _read(settings: Settings, understanding: Understanding) -> None:
+    if (other := next((key for key in _OF_OPEN_INSTRUCT if settings.given(key)), None)) is not None:
+        settings.refuse(other, "is a key of open-instruct, whose scripts have defaults of their own")
     hugging_face.refuse_generation(settings, "online training", "num_generations", "reward_funcs", "use_vllm")
     hugging_face.refuse_generation(settings, "online training", "response_length", "num_ppo_epochs", "max_new_tokens")
     model = next((key for key in ("model_name_or_path", "model_name", "model_id") if settings.given(key)), None)
@@ -59,9 +68,11 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     _checkpointing(settings, understanding, is_trl)
     shared.reentrant(settings, understanding, "gradient_checkpointing_kwargs.use_reentrant", default=False)
     _attention(settings, understanding)
+    if pairs is None:
+        hugging_face.liger(settings, understanding, "use_liger_kernel", "use_liger")
     if settings.value("loss_type") == "chunked_nll":
         understanding.say("cross_entropy", "chunked", "loss_type")
-    elif is_trl and pairs is None and not settings.given("loss_type"):
+    elif is_trl and pairs is None and not settings.given("loss_type") and understanding.word("cross_entropy") is None:
         understanding.assumed.append("the loss is computed from full logits; recent TRL does so in chunks")
     hugging_face.sharding(settings, understanding)
 
@@ -72,18 +83,19 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
         shared.lora_targets(settings, understanding, "lora_target_modules")
         if settings.switch("load_in_4bit"):
             understanding.say("quantize", "nf4", "load_in_4bit")
+            nested = next((key for key in _NESTED if settings.given(key)), "load_in_4bit")
+            if nested == "load_in_4bit" or not settings.switch(nested):
+                hugging_face.single_quantization(settings, understanding, nested)
         elif settings.switch("load_in_8bit"):
             understanding.say("quantize", "int8", "load_in_8bit")
-        if names := settings.words("lora_modules_to_save"):
-            reason = f"{', '.join(names)} train in full beside the adapters"
-            understanding.leave_out(settings, "lora_modules_to_save", "more", reason)
+        hugging_face.trained_beside(settings, understanding, "lora_modules_to_save")
         hugging_face.dora(settings, understanding, "use_dora")
     elif settings.switch("load_in_4bit") or settings.switch("load_in_8bit"):
         key = "load_in_4bit" if settings.switch("load_in_4bit") else "load_in_8bit"
         settings.refuse(key, "needs adapters: quantized weights are not trained", "add use_peft: true")
     # without use_peft, nothing reads them
     settings.used |= {"lora_r", "lora_target_modules", "lora_modules_to_save", "use_dora", "load_in_4bit"}
-    settings.used |= {"load_in_8bit"}
+    settings.used |= {"load_in_8bit", *_NESTED}
 
 
 def _preference(settings: Settings, understanding: Understanding) -> str | None:
@@ -91,10 +103,12 @@ def _preference(settings: Settings, understanding: Understanding) -> str | None:
     key = next((name for name in _METHODS if settings.given(name)), None)
     method = _METHODS.get(key or "")
     if method is None and settings.given("beta"):
-        path = str(settings.file.path).lower()
-        key, method = "beta", next((name for name in _NAMED_METHODS if name in path), "dpo")
+        words = re.split(r"[^a-z]+", str(settings.file.path).lower())
+        key, method = "beta", next((name for name in _NAMED_METHODS if name in words), "dpo")
     if key is None or method is None:
         return None
+    if method == "reward":
+        understanding.leave_out(settings, key, "less", "a head of one value in place of the vocabulary")
     precomputed = settings.switch("precompute_ref_log_probs") or settings.switch("reference_free")
     settings.used.add(key)
     has_reference = understanding.word("lora") is None and not precomputed
@@ -192,7 +206,7 @@ _MODEL = keys(
     model_revision model_code_revision base_model_revision tokenizer_name* config_name trust_remote_code cache_dir
     use_fast_tokenizer token use_auth_token low_cpu_mem_usage config_overrides model_type tokenizer_revision
     chat_template* eos_token pad_token lora_alpha lora_dropout lora_task_type lora_bias use_rslora
-    bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant bnb_4bit_compute_dtype bnb_4bit_use_double_quant
+    bnb_4bit_quant_type bnb_4bit_quant_storage bnb_4bit_compute_dtype
     system_prompt auto_insert_empty_system_msg user_defined_symbols base_model_attribute_name benchmarks callbacks
     overwrite_hub_revision wandb_*
     """
@@ -237,6 +251,8 @@ FORMAT = Format(
         "activation_offloading": ("less", "activations are kept in the host's memory"),
         "model_init_kwargs": ("either", "further arguments of the model"),
         "precompute_ref_log_probs": ("less", "the reference model is gone before training"),
+        "lora_target_parameters": ("more", "adapters at parameters that are no linear layers"),
+        "spectrum_config_path": ("less", "only some parameters are trained"),
         "force_use_ref_model": ("more", "a frozen reference model is left out"),
         "use_weighting": hugging_face.WEIGHTED_TOKENS,
         "rope_scaling*": ("either", "other position embeddings"),
@@ -244,4 +260,5 @@ FORMAT = Format(
     },
     _lines,
     ("optimizer-in-backward", "allocator", "offload", "ranks"),
+    needs=keys("model_name_or_path model_name model_id output_dir per_device_train_batch_size max_steps"),
 )
