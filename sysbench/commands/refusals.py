@@ -53,7 +53,7 @@ def refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
     if options.on:
         return
     from sysbench import extras
-    from sysbench.spec.knobs import FP8
+    from sysbench.spec.knobs import FP8, NONE, QUANTIZED
 
     models: Sequence[str] = getattr(spec, "model", ())
     needed = [
@@ -63,7 +63,7 @@ def refuse_missing_extras(spec: RunSpec, options: RunOptions) -> None:
     ]
     # A simulation knows what they store.
     measured = extras.of_optimizers(getattr(spec, "optimizer", ()))
-    measured += [extras.BITSANDBYTES] if {"nf4", "int8"} & {*getattr(spec, "quantize", ())} else []
+    measured += [extras.BITSANDBYTES] if {*QUANTIZED} - {NONE} & {*getattr(spec, "quantize", ())} else []
     measured += [extras.OFFLOAD] if "optimizer" in getattr(spec, "offload", ()) else []
     if measured and any(cell.simulated is None for cell in islice(spec.cells(), 1)):
         needed += measured

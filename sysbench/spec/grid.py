@@ -466,7 +466,7 @@ class GridFields(RunCell):
     ] = stored_unless(
         None,
         description="With --lora: format in which linear layers, except the output layer, store their frozen weights: "
-        "nf4 (QLoRA: 4 bits), int8 (LLM.int8), both by bitsandbytes, or none.",
+        "nf4 (QLoRA: 4 bits), nf4-experts (those of a mixture too), int8 (LLM.int8), all by bitsandbytes, or none.",
     )
     seed: Annotated[Seed, replace(EFFORT, default=0), Option(metavar="N", panel=STEP)] = Field(
         description="Seed for parameters and tokens."

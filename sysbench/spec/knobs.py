@@ -97,7 +97,9 @@ OFFLOADS = (NONE, "optimizer", "parameters")
 ADAPTERS = ("lora", "dora")
 """Kinds of adapters: low-rank ones, and those that also train the length of each row of a weight (DoRA)."""
 
-QUANTIZED = (NONE, "nf4", "int8")
+WITH_EXPERTS = "nf4-experts"
+QUANTIZED = (NONE, "nf4", "int8", WITH_EXPERTS)
+"""Formats of frozen linear layers; the last one also of stacked experts, which are no layers."""
 
 
 FP8: tuple[Literal["fp8"], Literal["fp8-rowwise"]] = ("fp8", "fp8-rowwise")

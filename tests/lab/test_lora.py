@@ -18,6 +18,7 @@ from sysbench.commands.memory.spec import MemorySpec
 from sysbench.commands.own_models import counted_work
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UnavailableError
+from sysbench.lab.knobs.layers import linear_layers
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import AdaptedModelBuilt
 from sysbench.simulate.gpu import Gpu
@@ -265,3 +266,13 @@ def test_adapters_do_not_import_bitsandbytes() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S)
     assert ran.stdout.split() == ["False", "True"], ran.stderr
+
+
+def test_a_router_that_returns_more_than_its_product_is_no_linear_layer() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "intermediate_size_mlp": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    config = transformers.Llama4TextConfig(vocab_size=50, num_local_experts=2, pad_token_id=0, **sizes, **heads)
+    names = linear_layers(transformers.Llama4ForCausalLM(config)).values()
+    assert not [name for name in names if "router" in name]
+    assert [name for name in names if "shared_expert" in name]

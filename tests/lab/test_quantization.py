@@ -136,6 +136,62 @@ def test_a_dequantized_weight_exists_only_while_its_layer_runs() -> None:
     assert forward_bytes[1] - forward_bytes[0] < 2 * weights_of_a_layer  # 4 bytes each, if they stayed
 
 
+@pytest.fixture
+def mixture(tmp_path: Path) -> str:
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 128, "intermediate_size": 128, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 50, "model_type": "qwen3_moe"}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes, **heads, **experts}))
+    return f"hf:{tmp_path}"
+
+
+def of_mixture(model: str, **fields: Any) -> ModelCell:
+    own = {"ctx": 8, "batch": 2, "mode": "train", "lora": 4, "quantize": "nf4-experts", "lora_targets": "q_proj"}
+    (only,) = MemorySpec(model=model, **{**own, **fields}).cells()
+    return only.step
+
+
+def test_experts_are_packed_and_their_products_are_those_of_the_dequantized_weights(mixture: str) -> None:
+    pytest.importorskip("bitsandbytes")
+    packed, whole = TrainingStep(of_mixture(mixture), CPU), TrainingStep(of_mixture(mixture, quantize="nf4"), CPU)
+    experts = [name for name, each in whole.model.named_parameters() if each.dim() == 3]
+    assert len(experts) == 2 * 3
+    with torch.no_grad():
+        for name in experts:
+            module, attribute = name.rpartition(".")[::2]
+            weight = whole.model.get_parameter(name)
+            values = getattr(packed.model.get_submodule(module), attribute)
+            assert (values - weight).abs().mean() < 0.15 * weight.abs().mean()  # 4 bits have 16 values
+            weight.copy_(values)
+    losses = []
+    for step in (packed, whole):
+        for name, run in step.phases:
+            if name != "optimizer":
+                run()
+        losses.append(step.loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`")
+def test_simulated_experts_take_four_bits_and_exist_only_while_their_module_runs(mixture: str) -> None:
+    def phases(quantize: str) -> dict[str, Any]:
+        of = of_mixture(mixture, quantize=quantize, checkpoint="full")
+        return {each.phase: each for each in simulate(of, "train", Gpu("any", 1 << 50)).phases}
+
+    elements = 3 * 8 * 3 * 64 * 128
+    whole, packed = phases("nf4"), phases("nf4-experts")
+    saved = whole["zero_grad"].by_category["parameters"] - packed["zero_grad"].by_category["parameters"]
+    assert saved == 4 * elements - elements // 2
+    kept_bytes = whole["forward"].allocated_peak_bytes - packed["forward"].allocated_peak_bytes
+    assert kept_bytes > 1.9 * elements  # the values of one layer of three are there, and scales
+
+
+def test_a_model_without_experts_is_refused() -> None:
+    with pytest.raises(UnavailableError, match="has no stacked weights of experts"):
+        simulate(cell(quantize="nf4-experts"), "train", Gpu("any", 1 << 50))
+
+
 def test_parameters_are_counted_as_they_are_and_not_as_they_are_stored(tmp_path: Path) -> None:
     words = ("--d-model=64", "--d-ff=64", "--layers=1", "--heads=2", "--vocab=100", "--ctx=16", "--mode=train")
     ran = answered("memory", *words, "--simulate=h100", "--lora=8", "--quantize=none,nf4", f"--out={tmp_path}",

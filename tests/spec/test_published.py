@@ -147,7 +147,7 @@ def test_a_published_model_is_named_as_people_name_it(word: str) -> None:
         ("HuggingFaceH4/starchat2-15b-v0.1", "starcoder2-15b"),
         ("NousResearch/Meta-Llama-3-8B", "llama-3-8b"),
         ("TinyLlama/TinyLlama_v1.1", "tinyllama-1.1b"),
-        ("mistralai/Magistral-Small-2506", "mistral-small-3.1-24b-text"),
+        ("mistralai/Magistral-Small-2506", "mistral-small-24b"),
         ("openlm-research/open_llama_3b_v2", "open-llama-3b"),
         ("stabilityai/stablelm-2-1_6b", "stablelm-2-1.6b"),
     ],

@@ -25,6 +25,8 @@ def linear_layers(model: nn.Module, *, with_output: bool = False) -> dict[nn.Mod
 
 def _is_linear(module: nn.Module) -> bool:
     kind: Any = type(module)
+    if "Router" in kind.__name__:  # such as Llama 4's, which returns more than its product
+        return False
     return isinstance(module, nn.Linear) or (kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."))
 
 

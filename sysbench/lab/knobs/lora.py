@@ -129,9 +129,15 @@ def _adapter_of_packed(linear: Any) -> Any:
 _USUAL = {
     *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     *("gate", "shared_expert_gate", "w1", "w2", "w3", "in_proj", "out_proj", "x_proj", "in_proj_ba", "in_proj_qkvz"),
+    *("fc1", "fc2", "linear_1", "linear_2"),
 }
-"""Layers of Llama and of most models, then of models with experts or state spaces. People list them all, though a model
-may have only some of them, or be built differently by a later version of transformers."""
+"""Layers of Llama and of most models, then of models with experts, state spaces or encoders of images. People list them
+all, though a model may have only some of them, or be built differently by a later version of transformers."""
+
+
+_STATE_SPACES = ("falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h")
+"""Types of models whose `out_proj` peft refuses, since their kernels take its weights
+(peft/tuners/tuners_utils.py)."""
 
 
 def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
@@ -139,12 +145,13 @@ def _layers(model: nn.Module, rank: int, targets: str) -> list[str]:
     if not names:
         raise UnavailableError(f"--lora {rank}: {type(model).__name__} has no linear layers that could get adapters")
     if targets == ALL_LINEAR:
-        return names
+        is_refused = getattr(getattr(model, "config", None), "model_type", None) in _STATE_SPACES
+        return [name for name in names if not (is_refused and name.endswith("out_proj"))]
     chosen: dict[str, None] = {}
     has_others = any(_ends_with(name, pattern) for pattern in targets.split("+") for name in names)
     for pattern in targets.split("+"):
         matched = [name for name in names if _ends_with(name, pattern)]
-        if not matched and not (pattern in _USUAL and has_others):
+        if not matched and not (pattern.rpartition(".")[2] in _USUAL and has_others):
             last_parts = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
             suggestion = nearest(pattern, last_parts) or ", ".join(last_parts[:4])
             raise UnavailableError(

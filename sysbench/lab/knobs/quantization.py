@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 from torch.utils.flop_counter import register_flop_formula
 
 from sysbench import extras
 from sysbench.errors import UnavailableError
 from sysbench.lab.knobs.layers import LIBRARY, linear_layers
 from sysbench.lab.precision import compute_dtype
+from sysbench.spec.knobs import WITH_EXPERTS
 from sysbench.spec.model import ModelCell
 
 _BLOCK, _NESTED_BLOCK = 64, 256
@@ -47,6 +49,7 @@ def quantize(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
     if not layers:
         named = f"--quantize {cell.quantize}: {type(model).__name__}"
         raise UnavailableError(f"{named} has no linear layers with weights to pack")
+    experts = _experts(model, cell) if cell.quantize == WITH_EXPERTS else []
     has_data = not any(layer.weight.is_meta for layer in layers.values())
     for number, (name, layer) in enumerate(layers.items()):
         parent, _, attribute = name.rpartition(".")
@@ -57,8 +60,29 @@ def quantize(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
         else:
             packed = FourBitLinear(layer, compute_dtype(cell.compute_precision), is_first=number == 0)
         setattr(model.get_submodule(parent), attribute, packed)
+    for module, attribute in experts:
+        if has_data:
+            module.to(device)
+            _experts_in_4_bits(module, attribute)
+        else:
+            _pack_experts(module, attribute, compute_dtype(cell.compute_precision))
     if has_data:
         model.to(device)
+
+
+def _experts(model: nn.Module, cell: ModelCell) -> list[tuple[nn.Module, str]]:
+    """Return the stacked weights of experts, each as a module and the name of its parameter with three dimensions."""
+    found = [
+        (module, name)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() == 3 and not isinstance(module, nn.modules.conv._ConvNd)
+    ]
+    if not found:
+        raise UnavailableError(
+            f"--quantize {cell.quantize}: {type(model).__name__} has no stacked weights of experts. Nearest: nf4"
+        )
+    return found
 
 
 def _in_4_bits(layer: nn.Linear, dtype: torch.dtype) -> nn.Module:
@@ -89,6 +113,14 @@ def _in_8_bits(layer: nn.Linear) -> nn.Module:
     return packed.train(layer.training)
 
 
+def _experts_in_4_bits(module: nn.Module, name: str) -> None:
+    """Pack a parameter on the GPU with bitsandbytes, which dequantizes it once in each forward of its module."""
+    _need_bitsandbytes()
+    from bitsandbytes.nn.parametrize import replace_parameter_4bit
+
+    replace_parameter_4bit(module, name, compress_statistics=True)
+
+
 def _need_bitsandbytes() -> None:
     if complaint := extras.missing(*extras.BITSANDBYTES):
         raise UnavailableError(complaint)
@@ -116,6 +148,16 @@ class PackedLinear(nn.Linear):
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
 
 
+def _packed(weight: Tensor, *, is_first: bool) -> tuple[nn.Parameter, list[Tensor]]:
+    """Return the codes of a weight, and what is kept beside them: both tables of values, the mean of the scales, their
+    codes, and the scales of these."""
+    new, size = weight.detach().new_empty, weight.numel()
+    scales = math.ceil(size / _BLOCK)
+    codes = nn.Parameter(new((size + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+    sizes = (16, 256, 1, scales, math.ceil(scales / _NESTED_BLOCK), *[256] * is_first)
+    return codes, [new(each, dtype=torch.uint8 if each == scales else torch.float32) for each in sizes]
+
+
 class FourBitLinear(PackedLinear):
     """Stands for Linear4bit, whose weight is packed as nf4 with scales that are quantized themselves."""
 
@@ -125,12 +167,8 @@ class FourBitLinear(PackedLinear):
         """Store the weight of `layer`; products are in `dtype`. The first layer keeps one more table for all."""
         super().__init__(layer)
         self.dtype = dtype
-        new, size = layer.weight.detach().new_empty, layer.weight.numel()
-        self.scales = math.ceil(size / _BLOCK)
-        self.weight = nn.Parameter(new((size + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
-        # Both tables of values, the mean of the scales, their codes, and the scales of these.
-        sizes = (16, 256, 1, self.scales, math.ceil(self.scales / _NESTED_BLOCK), *[256] * is_first)
-        self.kept = [new(size, dtype=torch.uint8 if size == self.scales else torch.float32) for size in sizes]
+        self.weight, self.kept = _packed(layer.weight, is_first=is_first)
+        self.scales = self.kept[3].numel()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, in_features) to (…, out_features), in the dtype of x."""
@@ -142,6 +180,41 @@ class FourBitLinear(PackedLinear):
         """Return the dequantized weight (out_features, in_features)."""
         values: Tensor = _dequantize(self.weight, self.out_features, self.in_features, self.dtype)
         return values
+
+
+class _FourBitValues(nn.Module):
+    """Stands for Bnb4bitParametrization (bitsandbytes/nn/parametrize.py), which gives a parameter its values."""
+
+    def __init__(self, shape: torch.Size, kept: list[Tensor], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.shape, self.kept, self.dtype = shape, kept, dtype
+
+    @torch.no_grad()
+    def forward(self, codes: Tensor) -> Tensor:
+        scales = [_dequantize(self.kept[3], self.kept[3].numel(), 1, torch.float32) for _ in range(2)]
+        values: Tensor = _dequantize(codes, self.shape[0] * self.shape[1], self.shape[2], self.dtype)
+        del scales
+        return values.view(self.shape)
+
+
+def _pack_experts(module: nn.Module, name: str, dtype: torch.dtype) -> None:
+    """Do what replace_parameter_4bit of bitsandbytes does: values are kept while the module runs forward."""
+    weight = getattr(module, name)
+    codes, kept = _packed(weight, is_first=False)
+    setattr(module, name, codes)
+    parametrize.register_parametrization(module, name, _FourBitValues(weight.shape, kept, dtype), unsafe=True)
+    module.register_forward_pre_hook(_keep_values)
+    module.register_forward_hook(_drop_values, always_call=True)
+
+
+def _keep_values(*_: object) -> None:
+    parametrize._cache_enabled += 1
+
+
+def _drop_values(*_: object) -> None:
+    parametrize._cache_enabled = max(0, parametrize._cache_enabled - 1)
+    if not parametrize._cache_enabled:
+        parametrize._cache.clear()
 
 
 class _FourBitProduct(torch.autograd.Function):

@@ -119,6 +119,10 @@ PLAIN = """
         ("deepspeed: {zero_optimization: {stage: 2}}", {"strategy": "zero2"}),
         ("optimizer: ao_adamw_4bit", {"optimizer": "adamw-4bit"}),
         ("torch_compile: auto", {"execution": "compiled"}),
+        (
+            "adapter: lora\nlora_target_modules: [self_attn.q_proj, model.layers.0.mlp.up_proj]",
+            {"lora_targets": "self_attn.q_proj+up_proj"},
+        ),
     ],
 )
 def test_what_axolotl_does_with_a_file(tmp_path: Path, lines: str, said: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ from sysbench.commands.check.understanding import (
     keys,
 )
 from sysbench.errors import Refusal
+from sysbench.spec.knobs import WITH_EXPERTS
 
 _OPTIMIZERS = {
     **hugging_face.OPTIMIZERS,
@@ -138,6 +139,9 @@ def _quantization(settings: Settings, understanding: Understanding, adapter: str
         understanding.say("quantize", "int8", "load_in_8bit")
     elif (dtype := settings.text("peft.weight_dtype")) in ("nf4", "int4", "int8"):
         understanding.say("quantize", "int8" if dtype == "int8" else "nf4", "peft.weight_dtype")
+    for key in ("quantize_moe_experts", "llama4_linearized_experts"):
+        if settings.switch(key) and understanding.word("quantize") == "nf4":
+            understanding.say("quantize", WITH_EXPERTS, *understanding.options["quantize"].keys, key)
     if settings.switch(double := "bnb_config_kwargs.bnb_4bit_use_double_quant") is False:
         hugging_face.single_quantization(settings, understanding, double)
 
@@ -310,7 +314,7 @@ FORMAT = Format(
         "experts_implementation": ("either", "experts computed by other kernels"),
         "gemma4_hybrid_attn_impl": ("either", "other attention kernels in some layers"),
         "quantize_moe_experts": ("less", "experts are stored in 4 or 8 bits; here in 16"),
-        "llama4_linearized_experts": ("less", "experts are linear layers, which are quantized; here in 16 bits"),
+        "llama4_linearized_experts": ("less", "experts are linear layers, which are quantized one by one"),
         "lora_target_parameters": ("more", "adapters at parameters that are no linear layers"),
         "unfrozen_parameters": _FEWER_PARAMETERS,
         "spectrum_*": _FEWER_PARAMETERS,

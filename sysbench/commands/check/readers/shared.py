@@ -160,7 +160,13 @@ def lora_targets(settings: Settings, understanding: Understanding, key: str) -> 
         if value not in ("all", "all-linear"):
             understanding.leave_out(settings, key, "less", "a pattern of layers: adapters at all linear layers here")
     elif names := settings.words(key):
-        understanding.say("lora_targets", "+".join(name.rpartition(".")[2] for name in names), key)
+        understanding.say("lora_targets", "+".join(dict.fromkeys(map(_last_parts, names))), key)
+
+
+def _last_parts(name: str) -> str:
+    """Return the last part of a layer's name, with the one before if there are two: `shared_expert.up_proj`."""
+    parts = name.split(".")
+    return name if len(parts) == 2 and all(map(str.isidentifier, parts)) else parts[-1]
 
 
 def reentrant(settings: Settings, understanding: Understanding, key: str, *, default: bool) -> None:
