@@ -199,7 +199,8 @@ def _given(question: Question, ranks: int, spec: CheckSpec) -> Given:
         for name, value in _remedies()
         if not question.form.lines({name: value}, question.understanding)
     )
-    return {**given, "gpus": spec.gpus, "keep": ",".join(kept), "not_tried": tuple(lineless), "price": spec.price}
+    asked = {"gpus": spec.gpus, "price": spec.price, "max_time": spec.max_time}
+    return {**given, **asked, "keep": ",".join(kept), "not_tried": tuple(lineless)}
 
 
 def _remedies() -> Iterator[tuple[str, object]]:

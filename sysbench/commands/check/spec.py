@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sysbench.spec import hardware
 from sysbench.spec.axes import integers
 from sysbench.spec.options import Option
-from sysbench.spec.quantities import Size
+from sysbench.spec.quantities import Size, TimeLimit, time_limit_word
 from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.run import OUTPUT, Columns, Debug, JsonPath, Shown
 
@@ -44,6 +44,9 @@ class CheckSpec(BaseModel):
         default=False,
         description="Where a file compiles the step and it does not fit uncompiled, have torch's own compiler say what "
         "it needs: minutes for models of billions of parameters.",
+    )
+    max_time: Annotated[TimeLimit, Option(metavar="TIME", panel=QUESTION, word=time_limit_word)] = Field(
+        default=120.0, description="Look for changes for at most about this long, after the verdict: 30s, 3m, or none."
     )
     write: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Write a copy of the config with the first change that fits, comments kept."
