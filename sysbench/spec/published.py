@@ -99,11 +99,12 @@ def problem(name: str, directory: str) -> Refusal | None:
     if config_file(name, directory).is_file():
         return None
     found = _ON_THE_HUB.fullmatch(name)
-    missing, given = f"there is no file {Path(directory) / name}", f"--model hf:{name}:"
+    given = f"--model hf:{name}:"
     if found is None:
-        return Refusal(missing, option=given)
+        remedy = "name the model as on the hub, or a directory with its config.json"
+        return Refusal(f"there is no file {Path(directory) / name}", remedy, given)
     reason = _download(found["repo"], found["revision"])
-    return None if reason is None else Refusal(f"{missing}; {reason}", option=given)
+    return None if reason is None else Refusal(f"is none of sysbench models, and no file; {reason}", option=given)
 
 
 def _in_cache(name: str) -> Path | None:

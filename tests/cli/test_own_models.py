@@ -177,7 +177,7 @@ def test_the_record_says_which_code_ran_and_reading_it_imports_none(measured: tu
             "theirs is not a reference to code: write package.module:NAME or path/to/file.py:NAME, such as",
         ),
         ("--model other.py:Lm", "--model other.py:Lm: there is no file other.py"),
-        ("--model hf:nowhere", "--model hf:nowhere: there is no file nowhere"),
+        ("--model hf:nowhere", "--model hf:nowhere: is none of sysbench models, and no file; "),
         ("--model hf:", "hf: is not a reference to code"),
         ("--model theirs:Lm --loss other.py:loss", "--loss other.py:loss: there is no file other.py"),
         ("--model theirs:Lm --model-arg width", "width is not NAME=VALUE, such as layers=12,24 or norm=rms"),

@@ -140,7 +140,7 @@ def test_a_missing_file_and_a_missing_config_are_named_before_anything_runs(writ
     here = write("")
     (file,), (config,) = cells(here, "other.py:Lm"), cells(here, "hf:nowhere")
     assert str(file.problem(None)) == f"--model other.py:Lm: there is no file {here}/other.py"
-    assert str(config.problem(None)).startswith(f"--model hf:nowhere: there is no file {here}/nowhere; ")
+    assert str(config.problem(None)).startswith("--model hf:nowhere: is none of sysbench models, and no file; ")
 
 
 def test_an_unknown_argument_is_refused_with_the_nearest(write: Write) -> None:

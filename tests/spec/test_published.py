@@ -251,7 +251,7 @@ def test_what_the_hub_does_not_give_is_said_with_what_to_do(hub: str, tmp_path: 
     names = "some/gated some/empty some/open@v9 mistralai/Mistral-7C"
     gated, empty, revision, unknown = problems(names, tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
     assert gated == (
-        "--model hf:some/gated: there is no file some/gated; some/gated is gated: ask for access on its page, "
+        "--model hf:some/gated: is none of sysbench models, and no file; some/gated is gated: ask for access on its page, "
         "then set HF_TOKEN or run hf auth login"
     )
     assert str(empty).endswith("some/empty has no config.json")
@@ -262,11 +262,16 @@ def test_what_the_hub_does_not_give_is_said_with_what_to_do(hub: str, tmp_path: 
 
 def test_without_a_network_a_name_fails_in_one_line(tmp_path: Path) -> None:
     (said,) = problems("some/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
-    assert str(said).startswith("--model hf:some/open: there is no file some/open; the hub cannot be asked: ")
+    assert str(said).startswith(
+        "--model hf:some/open: is none of sysbench models, and no file; the hub cannot be asked: "
+    )
     (said,) = problems("some/open", tmp_path, HF_HUB_OFFLINE="1")
     assert str(said).endswith("the hub's cache does not have it either, and HF_HUB_OFFLINE is set")
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b/c", "-", "a b", "https://example.org/x"])
 def test_what_is_no_name_of_the_hub_is_not_asked_for(name: str, tmp_path: Path) -> None:
-    assert str(published.problem(name, str(tmp_path))) == f"--model hf:{name}: there is no file {tmp_path / name}"
+    refusal = published.problem(name, str(tmp_path))
+    assert refusal is not None
+    assert refusal.reason == f"there is no file {tmp_path / name}"
+    assert refusal.remedy == "name the model as on the hub, or a directory with its config.json"
