@@ -251,8 +251,8 @@ def test_what_the_hub_does_not_give_is_said_with_what_to_do(hub: str, tmp_path: 
     names = "some/gated some/empty some/open@v9 mistralai/Mistral-7C"
     gated, empty, revision, unknown = problems(names, tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
     assert gated == (
-        "--model hf:some/gated: is none of sysbench models, and no file; some/gated is gated: ask for access on its page, "
-        "then set HF_TOKEN or run hf auth login"
+        "--model hf:some/gated: is none of sysbench models, and no file; some/gated is gated: ask for access on its "
+        "page, then set HF_TOKEN or run hf auth login"
     )
     assert str(empty).endswith("some/empty has no config.json")
     assert str(revision).endswith("some/open has no revision v9")
