@@ -124,7 +124,7 @@ def _adapters(settings: Settings, understanding: Understanding) -> None:
     hugging_face.dora(settings, understanding, "peft_use_dora")
     is_fused = not any(name.startswith("lora_") and name.endswith("_kernel") for name in settings.file.entries)
     is_fused &= understanding.word("quantize") != "int8"
-    is_fused &= not any(settings.given(name) for name in ("trust_remote_code", "rl", "fsdp"))
+    is_fused &= not settings.given("rl") and not settings.given("fsdp") and not settings.switch("trust_remote_code")
     if is_fused:
         understanding.leave_out(settings, "adapter", "less", "fused kernels of adapters, on by default, keep less")
 
@@ -225,8 +225,9 @@ def _sharding(settings: Settings, understanding: Understanding) -> None:
     else:
         named.deepspeed(settings, understanding, "deepspeed")
     said = [name for name, degree in degrees.items() if degree > 1]
+    of_experts = degrees.pop("expert_parallel_size")  # whose ranks are those of the shards, if there are any
     if said:
-        understanding.say("ranks", prod(degrees.values()), *said)
+        understanding.say("ranks", max(of_experts, prod(degrees.values())), *said)
 
 
 _LINES: dict[tuple[str, object], Lines] = {
