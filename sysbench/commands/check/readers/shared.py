@@ -189,6 +189,12 @@ WITH_REFERENCE = ("dpo", "ipo", "kto")
 """Preference methods that compare the model with a frozen copy of itself; without adapters, a second model is it."""
 
 
+def _size_of(understanding: Understanding) -> str:
+    """Return `model`, with the size of its weights in 16 bits if the catalogue knows it."""
+    known = published.catalogued((understanding.word("model") or "").removeprefix("hf:"))
+    return "model" if known is None else f"model of {2 * known.parameters / 2**30:.1f} GiB"
+
+
 def preference(
     settings: Settings, understanding: Understanding, key: str, method: str, *, has_reference: bool
 ) -> str | None:
@@ -199,7 +205,9 @@ def preference(
     left_out = []
     if method in WITH_REFERENCE:
         without_copy = understanding.word("lora") is not None and not has_reference
-        reference = "forward without adapters, its reference" if without_copy else "frozen reference model"
+        reference = (
+            "forward without adapters, its reference" if without_copy else f"frozen reference {_size_of(understanding)}"
+        )
         left_out += [f"{method.upper()}'s {reference}"] if has_reference or without_copy else []
     if method == "kto":
         left_out.append("KTO's second forward over mismatched answers")
