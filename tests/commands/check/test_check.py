@@ -265,6 +265,14 @@ def test_an_optimizer_of_matrices_is_not_shared(folder: Path) -> None:
     assert effects["zero_optimization.stage"] == "needs less"
 
 
+def test_the_verdict_comes_whatever_the_time_for_changes(folder: Path) -> None:
+    (folder / "train.yml").write_text(CONFIG.replace("micro_batch_size: 8", "micro_batch_size: 32"))
+    ran = answered("check", "train.yml", "--on", "1.5GiB", "-q", "--max-time", "0.01s")
+    assert ran.code == 3, ran.err
+    assert "does not fit" in ran.out
+    assert "stopped at --max-time 0.01s: better changes may exist" in " ".join(ran.out.split())
+
+
 def test_weights_of_8_bits_need_less_with_lines_that_store_them_so(folder: Path) -> None:
     needed = []
     for lines in (
