@@ -39,7 +39,8 @@ class TrainingStep:
     Autocast covers forward and loss. Under fp16, scaling the loss is part of `backward`; unscaling and checking the
     gradients, and updating the scale, are part of `optimizer`. With `grad_accum`, each loss is divided by the number of
     micro-batches, so that gradients are those of the mean. The output of the last micro-batch stays alive until
-    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward.
+    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward. Of a
+    Hugging Face model, which trainers run, it is gone before the optimizer runs.
     """
 
     def __init__(
@@ -232,6 +233,8 @@ class TrainingStep:
         return gradient_sync(self.model, self._is_last(number))
 
     def _update(self) -> None:
+        if self.cell.own is not None and self.cell.own.is_hugging_face:
+            self.output = None
         with named("optimizer"):
             assert self._optimizer is not None
             self._scaler.step(self._optimizer)
