@@ -239,25 +239,22 @@ def test_models_that_a_knob_does_not_suit_are_refused(
         gradients(of.step)
 
 
-def test_capped_logits_are_capped_in_chunks(theirs: Path) -> None:
-    def found(**knob: str) -> dict[str, Tensor]:
-        spec = MemorySpec(model="capped.py:Capped", app_dir=str(theirs), ctx=8, batch=2, mode="train", **knob)
-        (of,) = spec.cells()
-        return gradients(of.step)
+def of_theirs(theirs: Path, model: str, **knob: str) -> dict[str, Tensor]:
+    spec = MemorySpec(model=f"capped.py:{model}", app_dir=str(theirs), ctx=8, batch=2, mode="train", **knob)
+    (of,) = spec.cells()
+    return gradients(of.step)
 
-    plain, chunked = found(), found(cross_entropy="chunked-5")
+
+def test_capped_logits_are_capped_in_chunks(theirs: Path) -> None:
+    plain, chunked = of_theirs(theirs, "Capped"), of_theirs(theirs, "Capped", cross_entropy="chunked-5")
     assert plain.keys() == chunked.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(chunked[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_a_block_draws_the_same_random_numbers_again(theirs: Path) -> None:
-    def found(**knob: str) -> dict[str, Tensor]:
-        spec = MemorySpec(model="capped.py:Dropping", app_dir=str(theirs), ctx=8, batch=2, mode="train", **knob)
-        (of,) = spec.cells()
-        return gradients(of.step)
-
-    assert differing(found(), found(checkpoint="full")) == []
+    plain, recomputed = of_theirs(theirs, "Dropping"), of_theirs(theirs, "Dropping", checkpoint="full")
+    assert differing(plain, recomputed) == []
 
 
 @pytest.mark.parametrize("optimizer", ["foreach", "for-loop", "fused", "sgd", "adafactor"])

@@ -230,6 +230,15 @@ def test_accumulation_of_a_whole_batch_depends_on_the_number_of_gpus(tmp_path: P
     assert (found.global_batch, found.word("grad_accum")) == (8, "4")
 
 
+def test_ranks_that_share_a_sequence_are_no_replicas(tmp_path: Path) -> None:
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nglobal_batch_size = 16\n'
+    degrees = "[parallelism]\ndata_parallel_shard_degree = 2\ntensor_parallel_degree = 4\n"
+    found = understood(tmp_path, text + degrees, suffix="toml")
+    assert (found.word("ranks"), found.word("grad_accum"), found.global_batch) == ("8", "8", None)
+    open_ended = understood(tmp_path, text, suffix="toml")
+    assert (open_ended.word("ranks"), open_ended.global_batch) == (None, 16)
+
+
 def test_16_bit_weights_of_torchtitan_are_reduced_in_fp32(tmp_path: Path) -> None:
     text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\ndtype = "bfloat16"\n'
     said = {"precision": "bf16-true", "param_dtype": "bf16", "reduce_dtype": "fp32"}

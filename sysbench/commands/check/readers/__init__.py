@@ -32,9 +32,12 @@ def format_of(file: ConfigFile) -> Format:
 
     Raises UsageError if none has two of them.
     """
-    shares = {form.name: len(file.keys & form.recognized_by) * form.may_be(file) for form in formats()}
-    best = max(formats(), key=lambda form: (not file.keys.isdisjoint(form.decided_by), shares[form.name]))
-    if shares[best.name] < min(2, len(file.keys)):
+
+    def likeness(form: Format) -> tuple[bool, int]:
+        return not file.keys.isdisjoint(form.decided_by), len(file.keys & form.recognized_by)
+
+    best = max((form for form in formats() if form.may_be(file)), key=likeness)
+    if likeness(best)[1] < min(2, len(file.keys)):
         names = ", ".join(form.name for form in formats())
         some = ", ".join(sorted(file.keys)[:4])
         raise UsageError(

@@ -49,14 +49,10 @@ def _compilation(settings: Settings, understanding: Understanding) -> None:
 def _parallelism(settings: Settings, understanding: Understanding) -> None:
     """Take how ranks are divided into groups, of which some share one sequence."""
 
-    def degree(name: str) -> int:
-        return settings.number(f"{_PARALLELISM}{name}_size", 0) or 1
-
-    for name in ("tp", "cp", "sp"):
-        if degree(name) > 1:
-            understanding.leave_out(settings, f"{_PARALLELISM}{name}_size", "less", shared.SHARING)
-    if degree("dp_replicate") > 1 and degree("dp_shard") > 1:
-        understanding.say("strategy", "hsdp", f"{_PARALLELISM}dp_replicate_size")
+    shared.sharing(settings, understanding, *(f"{_PARALLELISM}{name}_size" for name in ("tp", "cp", "sp")))
+    replicated, sharded = (f"{_PARALLELISM}dp_{name}_size" for name in ("replicate", "shard"))
+    if (settings.number(replicated, 0) or 1) > 1 and (settings.number(sharded, 0) or 1) > 1:
+        understanding.say("strategy", "hsdp", replicated)
 
 
 _PARALLELISM = "parallelism_config.parallelism_config_"

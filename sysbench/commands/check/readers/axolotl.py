@@ -6,8 +6,6 @@ fp32. So are trained weights under FSDP 1 and DeepSpeed.
 
 from __future__ import annotations
 
-from math import prod
-
 from sysbench.commands.check.readers import hugging_face, named, shared
 from sysbench.commands.check.understanding import (
     CannotTellError,
@@ -95,7 +93,7 @@ def _method(settings: Settings, understanding: Understanding) -> str | None:
     """Take the method; return the key that says that a batch has two sequences for each example, None for one."""
     _adapters(settings, understanding)
     if settings.switch("reward_model"):
-        understanding.leave_out(settings, "reward_model", "less", "a head of one value in place of the vocabulary")
+        shared.reward_head(settings, understanding, "reward_model")
         return "reward_model"
     if (learning := settings.text("rl")) is not None:
         if learning in _ONLY_WITH_REINFORCEMENT:
@@ -201,33 +199,29 @@ def _attention(settings: Settings, understanding: Understanding) -> None:
         understanding.say("attention", _OLDER_ATTENTION[key], key)
 
 
-_SHARING = (
-    *("context_parallel_size", "context_parallel.size", "sequence_parallel_degree", "tensor_parallel_size"),
-    "expert_parallel_size",
-)
-"""Numbers of ranks that share one sequence, or the experts."""
+_SHARING = ("context_parallel_size", "context_parallel.size", "sequence_parallel_degree", "tensor_parallel_size")
+_OF_EXPERTS = "expert_parallel_size"
+"""Numbers of ranks that share one sequence, and of those that share the experts."""
 
 
 def _sharding(settings: Settings, understanding: Understanding) -> None:
-    degrees = {name: settings.number(name, 0) or 1 for name in ("dp_shard_size", "dp_replicate_size", *_SHARING)}
-    for name in _SHARING:
-        if degrees[name] > 1:
-            understanding.leave_out(settings, name, "less", shared.SHARING)
+    sharded, replicated = (settings.number(f"dp_{name}_size", 0) or 1 for name in ("shard", "replicate"))
+    sharing = shared.sharing(settings, understanding, *_SHARING)
+    of_experts = shared.sharing(settings, understanding, _OF_EXPERTS)
     if settings.words("fsdp") or any(name.startswith("fsdp_config.") for name in settings.file.entries):
         # axolotl's own FSDP 2 leaves weights as they were loaded (monkeypatch/accelerate/fsdp2.py).
         is_second = any(str(settings.value(name)) == "2" for name in ("fsdp_version", "fsdp_config.fsdp_version"))
         widens = not is_second or bool(settings.switch("fp32_master_weights"))
         key = "fsdp" if settings.given("fsdp") else "fsdp_config"
         shared.fsdp(settings, understanding, key, "fsdp_config.", widens=widens)
-        if degrees["dp_replicate_size"] > 1:
-            kind = "hsdp" if degrees["dp_shard_size"] > 1 else "ddp"
-            understanding.say("strategy", kind, "dp_replicate_size")
+        if replicated > 1:
+            understanding.say("strategy", "hsdp" if sharded > 1 else "ddp", "dp_replicate_size")
     else:
         named.deepspeed(settings, understanding, "deepspeed")
-    said = [name for name, degree in degrees.items() if degree > 1]
-    of_experts = degrees.pop("expert_parallel_size")  # whose ranks are those of the shards, if there are any
-    if said:
-        understanding.say("ranks", max(of_experts, prod(degrees.values())), *said)
+    ranks = max(of_experts, sharded * replicated * sharing)  # experts are on the ranks of the shards
+    if ranks > 1:
+        names = ("dp_shard_size", "dp_replicate_size", *_SHARING, _OF_EXPERTS)
+        understanding.say("ranks", ranks, *(name for name in names if (settings.number(name, 0) or 1) > 1))
 
 
 _LINES: dict[tuple[str, object], Lines] = {

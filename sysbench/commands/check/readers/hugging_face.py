@@ -77,13 +77,10 @@ def common(settings: Settings, understanding: Understanding, pairs: str | None =
 
 def compiled(settings: Settings, understanding: Understanding) -> None:
     """Take whether the step is compiled, which a backend or a mode says, too."""
-    keys_of_it = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
-    if settings.value(keys_of_it[0]) == "auto":
-        said = [keys_of_it[0]]
-    else:
-        said = [key for key in keys_of_it if settings.given(key) and (key != keys_of_it[0] or settings.switch(key))]
-    backend = settings.text("torch_compile_backend")
-    settings.used.update(keys_of_it)
+    backend, mode = settings.text("torch_compile_backend"), settings.text("torch_compile_mode")
+    is_on = settings.value("torch_compile") == "auto" or settings.switch("torch_compile")
+    said = ["torch_compile"] if is_on else []
+    said += ["torch_compile_backend"] * (backend is not None) + ["torch_compile_mode"] * (mode is not None)
     if said and backend in (None, "inductor"):
         understanding.say("execution", "compiled", *said)
     elif said:
@@ -216,6 +213,7 @@ WITHOUT_EFFECT = keys(
 
 LIGER: tuple[Direction, str] = ("less", "Liger's fused kernels keep fewer activations")
 UNSLOTH: tuple[Direction, str] = ("less", "Unsloth's kernels keep fewer activations")
+WORST_CASE = "every sequence is taken as full, which is the worst case"
 WEIGHTED_TOKENS: tuple[Direction, str] = ("more", "weights of the tokens are computed from all logits")
 
 UNMODELLED: Mapping[str, tuple[Direction, str]] = {

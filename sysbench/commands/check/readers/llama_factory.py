@@ -84,9 +84,8 @@ def _checkpointing(settings: Settings, understanding: Understanding) -> None:
 
 
 def _ranks(settings: Settings, understanding: Understanding) -> None:
-    for key in ("context_parallel_size", "ulysses_context_parallel_size", "cp_size", "sequence_parallel_size"):
-        if (settings.number(key, 0) or 1) > 1:
-            understanding.leave_out(settings, key, "less", shared.SHARING)
+    names = ("context_parallel_size", "ulysses_context_parallel_size", "cp_size", "sequence_parallel_size")
+    shared.sharing(settings, understanding, *names)
     if (workers := settings.number("ray_num_workers")) is not None and workers > 1:
         understanding.say("ranks", workers, "ray_num_workers")
 
@@ -148,7 +147,7 @@ def _stage(settings: Settings, understanding: Understanding) -> str | None:
         understanding.leave_out(settings, "use_asft_loss", "more", reason)
     loss = settings.text("pref_loss")
     if stage == "rm":
-        understanding.leave_out(settings, "stage", "less", "a head of one value in place of the vocabulary")
+        shared.reward_head(settings, understanding, "stage")
     if stage not in ("rm", "dpo", "kto"):
         return None
     has_reference = loss not in ("orpo", "simpo") and understanding.word("lora") is None
@@ -262,7 +261,6 @@ _LEARNING = keys(
     use_mca muon_* eaft_alpha
     """
 )
-_WORST_CASE = "every sequence is taken as full, which is the worst case"
 
 WITHOUT_EFFECT = hugging_face.WITHOUT_EFFECT | _MODEL | _DATA | _LEARNING
 
@@ -271,8 +269,8 @@ UNMODELLED: Mapping[str, tuple[Direction, str]] = {
     "image_*": ("more", "images and what computes them are left out"),
     "video_*": ("more", "images and what computes them are left out"),
     "enable_liger_kernel": hugging_face.LIGER,
-    "packing": ("less", f"packed or not, {_WORST_CASE}"),
-    "neat_packing": ("less", f"packed or not, {_WORST_CASE}"),
+    "packing": ("less", f"packed or not, {hugging_face.WORST_CASE}"),
+    "neat_packing": ("less", f"packed or not, {hugging_face.WORST_CASE}"),
     "use_unsloth": hugging_face.UNSLOTH,
     "use_unsloth_gc": ("less", "the inputs of checkpointed blocks are kept in the host's memory"),
     "use_v1_kernels": ("either", "other kernels for some layers"),

@@ -50,7 +50,7 @@ def _tuning(settings: Settings, understanding: Understanding) -> None:
 
 def _method(settings: Settings, understanding: Understanding) -> None:
     if settings.text("model_class") == "cls":
-        understanding.leave_out(settings, "model_class", "less", "a head of one value in place of the vocabulary")
+        shared.reward_head(settings, understanding, "model_class")
     for key in ("pref_loss", "pref_beta"):
         if settings.given(key):
             understanding.leave_out(settings, key, "more", "DPO's second forward and its reference model are left out")
@@ -91,9 +91,7 @@ def _sharding(settings: Settings, understanding: Understanding) -> None:
     elif kind is not None:
         reason = "is a way to distribute the model that is not modelled"
         settings.refuse("dist_config.name", reason, "modelled: fsdp2, deepspeed")
-    for key in ("dist_config.cp_size", "cp_size"):
-        if (settings.number(key, 0) or 1) > 1:
-            understanding.leave_out(settings, key, "less", shared.SHARING)
+    shared.sharing(settings, understanding, "dist_config.cp_size", "cp_size")
 
 
 def _lines(change: Change, understanding: Understanding) -> Lines | None:
@@ -102,8 +100,6 @@ def _lines(change: Change, understanding: Understanding) -> Lines | None:
         return None
     return {"micro_batch_size": batch, "global_batch_size": batch * int(str(change["grad_accum"]))}
 
-
-_WORST_CASE = "every sequence is taken as full, which is the worst case"
 
 FORMAT = Format(
     "LLaMA-Factory v1",
@@ -119,12 +115,12 @@ FORMAT = Format(
     | keys(
         """
         kernel_config init_config dist_config quant_config peft_config sample_backend max_new_tokens batching_workers
-        data_config train_dataset optim_config disable_dropout dist_timeout pref_* custom_chat_template
+        data_config train_dataset optim_config disable_dropout dist_timeout
         """
     ),
     {
         **llama_factory.UNMODELLED,
-        "batching_strategy": ("less", f"padded or not, {_WORST_CASE}"),
+        "batching_strategy": ("less", f"padded or not, {hugging_face.WORST_CASE}"),
         "mp_*_size": ("less", shared.SHARING),
         "dp_size": ("less", shared.SHARING),
     },

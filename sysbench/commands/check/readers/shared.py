@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
+from math import prod
 from typing import Any
 
 from sysbench.commands.check.understanding import CannotTellError, Direction, Settings, Understanding, keys
@@ -16,7 +17,8 @@ from sysbench.spec.ranks import MAX_BUCKET_MB
 
 _TUNED = re.compile(
     r"[-_.](instruct|chat|base|it|hf|sft|dpo|qlora|lora|thinking|reasoning|bf16|fp16|gptq|awq|bnb-4bit|bnb-nf4|nvfp4"
-    r"|aqlm-2bit-1x16|dequantized|preview|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard|unsloth|full|checkpoints"
+    r"|aqlm-2bit-1x16|dequantized|preview|2\d\d\d|v0\.\d|v1\.\d|0324|source|converted|text|linearized|safeguard"
+    r"|unsloth|full|checkpoints"
     r")(?=[-_.]|$)"
 )
 """What names of fine-tuned, quantized and mirrored models add to the name of the model whose dimensions they have."""
@@ -189,10 +191,16 @@ WITH_REFERENCE = ("dpo", "ipo", "kto")
 """Preference methods that compare the model with a frozen copy of itself; without adapters, a second model is it."""
 
 
-def _size_of(understanding: Understanding) -> str:
-    """Return `model`, with the size of its weights in 16 bits if the catalogue knows it."""
+def reward_head(settings: Settings, understanding: Understanding, key: str) -> None:
+    """Note that a reward model has another output layer."""
+    understanding.leave_out(settings, key, "less", "a head of one value in place of the vocabulary")
+
+
+def _reference_model(understanding: Understanding) -> str:
+    """Name the frozen copy of the model, with the size of its weights in 16 bits if the catalogue knows it."""
     known = published.catalogued((understanding.word("model") or "").removeprefix("hf:"))
-    return "model" if known is None else f"model of {2 * known.parameters / 2**30:.1f} GiB"
+    size = "" if known is None else f" of {2 * known.parameters / 2**30:.1f} GiB"
+    return f"frozen reference model{size}"
 
 
 def preference(
@@ -203,12 +211,10 @@ def preference(
     Chosen and rejected answers are one batch, two sequences for each example; KTO's are not in pairs.
     """
     left_out = []
-    if method in WITH_REFERENCE:
-        without_copy = understanding.word("lora") is not None and not has_reference
-        reference = (
-            "forward without adapters, its reference" if without_copy else f"frozen reference {_size_of(understanding)}"
-        )
-        left_out += [f"{method.upper()}'s {reference}"] if has_reference or without_copy else []
+    if method in WITH_REFERENCE and has_reference:
+        left_out.append(f"{method.upper()}'s {_reference_model(understanding)}")
+    elif method in WITH_REFERENCE and understanding.word("lora") is not None:
+        left_out.append(f"{method.upper()}'s forward without adapters, its reference")
     if method == "kto":
         left_out.append("KTO's second forward over mismatched answers")
     if left_out:
@@ -219,6 +225,15 @@ def preference(
 
 SHARING = "its ranks share what one has here"
 """What is left out of ranks that work on one sequence, or hold parts of a layer."""
+
+
+def sharing(settings: Settings, understanding: Understanding, *names: str) -> int:
+    """Note the numbers of ranks that share one sequence, or hold parts of a layer; return their product."""
+    degrees = {name: settings.number(name, 0) or 1 for name in names}
+    for name, degree in degrees.items():
+        if degree > 1:
+            understanding.leave_out(settings, name, "less", SHARING)
+    return prod(degrees.values())
 
 
 def fsdp(settings: Settings, understanding: Understanding, key: str, prefix: str, *, widens: bool = True) -> None:

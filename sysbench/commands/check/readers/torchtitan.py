@@ -45,7 +45,8 @@ def _read(settings: Settings, understanding: Understanding) -> None:
     _checkpointing(settings, understanding)
     replicas = _parallelism(settings, understanding)
     whole = settings.number("training.global_batch_size", -1)
-    understanding.global_batch = whole if (whole or 0) > 0 else None
+    if (whole or 0) > 0 and understanding.word("ranks") is None:  # then the number of replicas is open
+        understanding.global_batch = whole
     parts = (whole or 0) // ((batch or 8) * replicas)
     understanding.say("grad_accum", max(1, parts), *["training.global_batch_size"] * (parts > 0))
     only = settings.words("compile.components")

@@ -108,7 +108,7 @@ def _preference(settings: Settings, understanding: Understanding) -> str | None:
     if key is None or method is None:
         return None
     if method == "reward":
-        understanding.leave_out(settings, key, "less", "a head of one value in place of the vocabulary")
+        shared.reward_head(settings, understanding, key)
     precomputed = settings.switch("precompute_ref_log_probs") or settings.switch("reference_free")
     settings.used.add(key)
     has_reference = understanding.word("lora") is None and not precomputed
@@ -227,7 +227,6 @@ _LOSS = keys(
     generate_during_eval concatenate gradient_checkpointing_use_reentrant
     """
 )
-_WORST_CASE = "every sequence is taken as full, which is the worst case"
 
 FORMAT = Format(
     "TRL / transformers",
@@ -246,8 +245,8 @@ FORMAT = Format(
     hugging_face.WITHOUT_EFFECT | _MODEL | _DATA | _LOSS,
     {
         **hugging_face.UNMODELLED,
-        "packing": ("less", f"packed or not, {_WORST_CASE}"),
-        "padding_free": ("less", f"padded or not, {_WORST_CASE}"),
+        "packing": ("less", f"packed or not, {hugging_face.WORST_CASE}"),
+        "padding_free": ("less", f"padded or not, {hugging_face.WORST_CASE}"),
         "activation_offloading": ("less", "activations are kept in the host's memory"),
         "model_init_kwargs": ("either", "further arguments of the model"),
         "precompute_ref_log_probs": ("less", "the reference model is gone before training"),
