@@ -39,8 +39,8 @@ class TrainingStep:
     Autocast covers forward and loss. Under fp16, scaling the loss is part of `backward`; unscaling and checking the
     gradients, and updating the scale, are part of `optimizer`. With `grad_accum`, each loss is divided by the number of
     micro-batches, so that gradients are those of the mean. The output of the last micro-batch stays alive until
-    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward. Of a
-    Hugging Face model, which trainers run, it is gone before the optimizer runs.
+    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward, and so
+    those of a Hugging Face model, as in its Trainer.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class TrainingStep:
             _nothing if own is None else own.printed.running
         )
         self._scaler = _Scaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
+        self._frees_last_output = cell.own is not None and cell.own.is_hugging_face
         self._in_backward = cell.optimizer_in_backward == "on"
         self._optimizer: torch.optim.Optimizer | None = None
         if "optimizer" in cell.phases:
@@ -220,8 +221,10 @@ class TrainingStep:
             if not self._losses:
                 raise RuntimeError("a phase ran before loss, on which it depends")
             self._scaler.scale(self._losses[-1]).backward()
+            if not self._is_last(number) or self._frees_last_output:
+                self.output = None
             if not self._is_last(number):
-                self.output, self._losses[-1] = None, self._losses[-1].detach()
+                self._losses[-1] = self._losses[-1].detach()
                 self.work.batches[number].drop_gradients()
 
     def _gradient_sync(self, number: int) -> AbstractContextManager[None]:
@@ -233,8 +236,6 @@ class TrainingStep:
         return gradient_sync(self.model, self._is_last(number))
 
     def _update(self) -> None:
-        if self.cell.own is not None and self.cell.own.is_hugging_face:
-            self.output = None
         with named("optimizer"):
             assert self._optimizer is not None
             self._scaler.step(self._optimizer)
