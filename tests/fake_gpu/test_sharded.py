@@ -31,15 +31,13 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"offload": "none", "ranks": 3, "d_model": 132, "heads": 6, "param_dtype": "bf16", "grad_accum": 2},
 )
 
-REPLICATED: tuple[dict[str, Any], ...] = (
+COMPILED: tuple[dict[str, Any], ...] = (
     {"strategy": "ddp"},
     {"strategy": "ddp", "d_model": 512, "d_ff": 2048, "layers": 4, "vocab": 4000},
     {"strategy": "ddp", "bucket_mb": 1, "gradient_as_bucket_view": "on", "precision": "bf16"},
     {"strategy": "ddp", "grad_accum": 2},
     {"strategy": "zero1", "bucket_mb": 1},
     {"strategy": "zero2", "bucket_mb": 1, "optimizer": "fused"},
-)
-SHARDED: tuple[dict[str, Any], ...] = (
     {"strategy": "fsdp2"},
     {"strategy": "fsdp2", "precision": "bf16", "checkpoint": "selective"},
     {"strategy": "fsdp2", "param_dtype": "bf16", "reduce_dtype": "fp32", "attention": "sdpa"},
@@ -66,13 +64,10 @@ def test_offloaded_shards_leave_on_the_device_what_is_simulated(fake_gpu: FakeGp
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
-@pytest.mark.parametrize("compiled", [REPLICATED, SHARDED], ids=["replicated", "sharded"])
-def test_compiled_ranks_allocate_what_is_simulated(
-    fake_gpu: FakeGpu, compiled: tuple[dict[str, Any], ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("changes", COMPILED, ids=str)
+def test_compiled_ranks_allocate_what_is_simulated(fake_gpu: FakeGpu, changes: dict[str, Any], tmp_path: Path) -> None:
     """Once the kernels are chosen: the first step of all tries them, which takes memory."""
-    shared = {"execution": "compiled", "vocab": 504, "d_ff": 304, "offload": "none"}
-    cells = [cell(**{**shared, **changes}) for changes in compiled]
+    cells = [cell(**{"execution": "compiled", "vocab": 504, "d_ff": 304, "offload": "none", **changes})]
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     measured(fake_gpu, cells, **cache)
     compare(cells, measured(fake_gpu, cells, **cache))
