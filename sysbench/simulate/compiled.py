@@ -105,7 +105,36 @@ def compiling_on(
         stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
         stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}))
         stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
+        stack.enter_context(_without_meta_kernels_of_composites())
         yield compiler.breaks
+
+
+@contextmanager
+def _without_meta_kernels_of_composites() -> Iterator[None]:
+    """Context manager in which an operator that is made of others is traced on `meta` as on a GPU: as these others.
+
+    For some of them, such as `nll_loss`, torch has a kernel in Python for `meta`. While code is traced, it hides the
+    composition, which has the gradients.
+    """
+    from torch._C import DispatchKey, _dispatch_has_kernel_for_dispatch_key
+    from torch._decomp import global_decomposition_table
+    from torch._ops import OpOverload
+
+    found = {
+        operator: operator.py_kernels.pop(DispatchKey.Meta)
+        for operator in {each for table in global_decomposition_table.values() for each in table}
+        if isinstance(operator, OpOverload)
+        and DispatchKey.Meta in operator.py_kernels
+        and _dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+    }
+    for operator in found:
+        operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator, kernel in found.items():
+            operator.py_kernels[DispatchKey.Meta] = kernel
+            operator._dispatch_cache.clear()
 
 
 class _Compiler:
