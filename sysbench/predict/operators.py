@@ -22,7 +22,7 @@ from sysbench.lab.dispatch import Arguments, Operator, Options
 from sysbench.lab.memory.accounting import tensors_in
 from sysbench.lab.workload.workload import flops
 from sysbench.predict.trace import Dtype, HostWork, Kernel, Kind
-from sysbench.simulate.generated import Launch
+from sysbench.simulate.compiler.generated import Launch
 from sysbench.simulate.tensors import HostTensor, SimulatedTensor
 from sysbench.spec.ranks import NODE_RANKS
 

@@ -19,10 +19,11 @@ from sysbench.errors import DoesNotFitError
 from sysbench.log.events import Event, Stage, StageEntered
 from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
+from sysbench.predict.deep_steps import COMPILED_PHASES
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import PhasePrediction, StepPrediction, predict
 from sysbench.predict.trace import Trace
-from sysbench.predict.tracing import COMPILED_PHASES, refuse_unsupported, trace
+from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.cuda.attention import MAX_PLAIN_HEAD
 from sysbench.simulate.gpu import Gpu, ScratchMemory, refuse_fp8

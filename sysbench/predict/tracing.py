@@ -10,10 +10,13 @@ from torch import Tensor
 
 from sysbench.errors import UnavailableError
 from sysbench.lab.dispatch import Arguments, Operator, Options
+from sysbench.predict import deep_steps
+from sysbench.predict.deep_steps import COMPILED_PHASES
 from sysbench.predict.operators import Call, attention, generated
 from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
+from sysbench.simulate.compiler.deep_steps import continued, in_two_depths
+from sysbench.simulate.compiler.generated import GeneratedKernel
 from sysbench.simulate.cuda.attention import reporting_launches
-from sysbench.simulate.generated import GeneratedKernel
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
 from sysbench.simulate.platform import Platform
@@ -28,9 +31,6 @@ from sysbench.spec.ranks import NODE_RANKS
 from sysbench.spec.steps import PROCEDURES
 
 _AMPERE = (8, 0)
-
-COMPILED_PHASES = ("forward", "backward")
-"""Compiled phases: only the model is compiled; loss, optimizer and zero_grad run eagerly."""
 
 GENERATED_WORK: HostWork = "operator"
 """Host work of generated code for each kernel, in addition to the launch. Compiling saves launches, views and
@@ -221,18 +221,8 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     multiprocessors reductions are divided.
     """
     refuse_unsupported(cell, gpu)
-    before = cell.grad_accum > 1 and cell.offload == NONE and cell.strategy is None
-    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, before=before)
-    with reporting_launches(tracer.add_kernel):
-        recording = record(
-            cell,
-            cell.mode,
-            Platform.of(gpu) if cell.is_compiled else Platform.of_generation(gpu),
-            origins=with_modules,
-            parts=with_modules,
-            device=tracer.device,
-        )
-    written = tracer.trace().with_phases(cell.phases)
+    platform = Platform.of(gpu) if cell.is_compiled else Platform.of_generation(gpu)
+    written, recording = _continued(cell, platform, with_modules) or _traced(cell, platform, with_modules)
     if cell.uses_cuda_graphs:
         written = written.with_graphs(COMPILED_PHASES)
     if cell.offload != NONE and cell.is_compiled:
@@ -240,3 +230,22 @@ def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Tra
     if cell.offload == "parameters":
         written = written.with_shared_host(min(cell.ranks, NODE_RANKS))
     return written.with_tf32() if cell.precision == "tf32" else written, recording
+
+
+def _continued(cell: ModelCell, platform: Platform, with_modules: bool) -> tuple[Trace, StepRecording] | None:
+    found = in_two_depths(cell, lambda each: _traced(each, platform, with_modules))
+    if found is None:
+        return None
+    small, large, depths = found
+    eager, built = _traced(cell.step_with(execution="eager"), platform, with_modules)
+    written = deep_steps.continued(small[0], large[0], depths.steps, eager)
+    recording = continued(cell, small[1], large[1], depths, built)
+    return (written, recording) if written is not None and recording is not None else None
+
+
+def _traced(cell: ModelCell, platform: Platform, with_modules: bool) -> tuple[Trace, StepRecording]:
+    before = cell.grad_accum > 1 and cell.offload == NONE and cell.strategy is None
+    tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, before=before)
+    with reporting_launches(tracer.add_kernel):
+        recording = record(cell, cell.mode, platform, origins=with_modules, parts=with_modules, device=tracer.device)
+    return tracer.trace().with_phases(cell.phases), recording

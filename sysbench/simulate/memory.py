@@ -15,12 +15,12 @@ from typing import Any
 from sysbench.errors import UnavailableError
 from sysbench.log.events import Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.compiler.deep_steps import recorded
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import Stack
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.recording import Allocation, Recording, StepRecording
 from sysbench.simulate.replay import Replay, SpanPeak, Verdict, verdict_of
-from sysbench.simulate.steps import record
 from sysbench.snapshot import CATEGORIES, Category
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
@@ -173,7 +173,7 @@ def simulate(
     unavailable = cell.unavailable("cuda")
     if unavailable is not None:
         raise UnavailableError(unavailable)
-    recording = record(cell, protocol, Platform.of(gpu), origins=origins)
+    recording = recorded(cell, protocol, Platform.of(gpu), origins=origins)
     return simulate_recording(recording, gpu.with_nccl_memory(cell.strategy, cell.ranks), settings)
 
 

@@ -21,6 +21,7 @@ from sysbench.log.events import (
     RecomputationCounted,
 )
 from sysbench.simulate.cuda.reductions import SplitReduction
+from sysbench.simulate.depths import Depths
 from sysbench.simulate.gpu import ScratchMemory
 from sysbench.simulate.origins import Stack
 from sysbench.snapshot import Category
@@ -154,6 +155,8 @@ class StepRecording(Recording):
     """What the compiler made of the step; None if it is eager."""
     recomputed_flops: int = 0
     """FLOPs of one micro-batch that activation checkpointing computes again in backward."""
+    depths: Depths | None = None
+    """Of a compiled step that was continued from two shallow ones: the numbers of layers; None of any other."""
 
     def model_events(self, cell: str, *, with_flops: bool = True) -> Iterator[OwnModelBuilt | AdaptedModelBuilt]:
         """Yield the facts about a model without formulas as events of the cell with this key."""

@@ -20,18 +20,18 @@ from sysbench.lab.compilation import compiled_event
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.imports import modules_behind, modules_of_simulations
 from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
+from sysbench.simulate.compiler.own_compiling import CompiledParts, compiling_nothing
+from sysbench.simulate.compiler.without_compiler import without_compiler
 from sysbench.simulate.cuda.answers import answering_as_gpu
 from sysbench.simulate.cuda.autocast import cuda_autocast
 from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.ordered import ordered_streams
 from sysbench.simulate.origins import Origins
-from sysbench.simulate.own_compiling import CompiledParts, compiling_nothing
 from sysbench.simulate.platform import REAL_PLATFORM, Platform
 from sysbench.simulate.recorder import Device, RealDevice
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.step_recorder import MICRO_BATCH_PHASES, StepRecorder
 from sysbench.simulate.tensors import DEVICE, DeviceObserver, KnownValues, SimulatedDevice
-from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.knobs import FP8
 from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import ZERO, layout
@@ -59,12 +59,14 @@ def record(
     *,
     origins: bool = True,
     parts: bool = False,
+    steps: bool = True,
     device: Callable[[DeviceObserver], Device] = SimulatedDevice,
 ) -> StepRecording:
     """Run the cell under the protocol, without data, and record its allocator requests.
 
     With `origins`, stacks and modules are recorded, which takes a fifth of the total time. With `parts`, the named
-    parts of a module count as modules, and no stacks of Python code are recorded. `device` creates the device to run
+    parts of a module count as modules, and no stacks of Python code are recorded. Without `steps`, the model is built,
+    and no more. `device` creates the device to run
     on, given the observer to report to. Raises UnavailableError for cells that cannot be simulated, and for attention
     that the platform does not support.
     """
@@ -92,8 +94,9 @@ def record(
             recorder.device,
             _compiling_for(cell, protocol, recorder.device, platform) as breaks,
         ):
-            for _ in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
-                pass
+            for number in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
+                if number < 0 and not steps:
+                    break
             compiled = compiled_event(cell.key, None, breaks) if cell.is_compiled else None
         recording = replace(recorder.step_recording(cell, protocol), compiled=compiled)
         if (own := recording.own_model) is not None and run_eagerly is not None:
@@ -119,7 +122,7 @@ def _compiling_for(
 ) -> AbstractContextManager[Collection[str]]:
     if not cell.is_compiled or not isinstance(device, SimulatedDevice):
         return nullcontext(())
-    from sysbench.simulate.compiled import compiling_on  # whose imports take seconds
+    from sysbench.simulate.compiler.compiled import compiling_on  # whose imports take seconds
 
     return compiling_on(device, platform, has_backward="backward" in PROCEDURES[protocol].phases)
 
@@ -168,7 +171,7 @@ def _run_steps(
     after_phase: Callable[[], None] = lambda: None,
     mesh: DeviceMesh | None = None,
 ) -> Iterator[int]:
-    """Build the model and run the steps; yield the number of the current step after each phase."""
+    """Build the model and run the steps; yield -1 after the build, and the number of the step after each phase."""
     with gc_paused():
         with recorder.span(-1, BUILD):
             step = TrainingStep(
@@ -181,6 +184,7 @@ def _run_steps(
             # alive.
             after_build()
         recorder.built(step)
+        yield -1
         with recorder.tracking_modules(step):
             phases = phases_of(step, protocol)
             for number, phase, run in phases:

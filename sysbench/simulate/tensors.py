@@ -42,7 +42,7 @@ from sysbench.extras import installed_torch
 from sysbench.frames import owner_here
 from sysbench.lab.dispatch import Arguments, DispatchMode, Handler, Operator, Options
 from sysbench.lab.memory.accounting import StorageWatch, tensors_in
-from sysbench.simulate.generated import GeneratedKernel
+from sysbench.simulate.compiler.generated import GeneratedKernel
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats

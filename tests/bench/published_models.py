@@ -217,7 +217,7 @@ def recorded_with_memory(
 def _compiling(recorder: Recorder, platform: Platform, compiled: bool) -> AbstractContextManager[object]:
     if not compiled:
         return nullcontext()
-    from sysbench.simulate.compiled import compiling_on  # which takes seconds to import
+    from sysbench.simulate.compiler.compiled import compiling_on  # which takes seconds to import
 
     assert isinstance(recorder.device, SimulatedDevice)
     return compiling_on(recorder.device, platform)

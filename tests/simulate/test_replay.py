@@ -119,7 +119,7 @@ assert recorded.__wrapped__() == first, "the first of a process differs from the
 
 WITHOUT_ALGEBRA = """
 import sys, torch
-from sysbench.simulate.without_compiler import without_compiler
+from sysbench.simulate.compiler.without_compiler import without_compiler
 NAMES = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "guarding_hint_or_throw",
          "has_guarding_hint", "is_nested_int", "statically_known_true", "sym_and", "sym_or", "sym_eq")
 ASKED = [(True,), (False,), (True, False), (True, True), (False, False), (3, 3), (3, 4), ((2, 3), [2, 3]), ((2,), (3,))]

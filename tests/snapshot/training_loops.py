@@ -14,6 +14,7 @@ import torch
 
 from sysbench.garbage import gc_paused
 from sysbench.lab.step import TrainingStep
+from sysbench.simulate.compiler.without_compiler import without_compiler
 from sysbench.simulate.cuda.autocast import cuda_autocast
 from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
@@ -23,7 +24,6 @@ from sysbench.simulate.platform import Platform
 from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.step_recorder import StepRecorder
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
-from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import snapshot
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.spec import hardware

@@ -36,6 +36,7 @@ from sysbench.predict.step import predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import Tracer
 from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.compiler.without_compiler import without_compiler
 from sysbench.simulate.cuda.attention import flash_attn_on, flex_attention, reporting_launches
 from sysbench.simulate.cuda.composites import using_composites
 from sysbench.simulate.gpu import Gpu
@@ -44,7 +45,6 @@ from sysbench.simulate.recorder import Recorder
 from sysbench.simulate.recording import Recording
 from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of
 from sysbench.simulate.tensors import DEVICE, SimulatedDevice
-from sysbench.simulate.without_compiler import without_compiler
 from sysbench.spec.attention import IMPLEMENTATIONS, AttentionCell
 from sysbench.spec.hardware import Hardware
 
@@ -155,7 +155,7 @@ class _Run:
         """Return what compiles for the device, which must then be the topmost mode; else what names allocations."""
         if self._cell.implementation != "compiled":
             return self.labels
-        from sysbench.simulate.compiled import compiling_on  # whose imports take seconds
+        from sysbench.simulate.compiler.compiled import compiling_on  # whose imports take seconds
 
         assert isinstance(self._recorder.device, SimulatedDevice)
         return compiling_on(self._recorder.device, self._platform)

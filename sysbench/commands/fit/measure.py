@@ -20,13 +20,10 @@ from sysbench.commands.fit.search.changes import Combination, changes_of, compil
 from sysbench.commands.fit.search.processes import Processes, Strand, Task
 from sysbench.commands.fit.search.rules import Memory, Outcome, Search
 from sysbench.commands.fit.search.trials import (
-    Depths,
     bounds,
-    depths_of,
     has_links,
     outcome_of,
     simulated_on,
-    with_layers,
 )
 from sysbench.commands.fit.spec import FitCell
 from sysbench.garbage import gc_paused
@@ -34,6 +31,7 @@ from sysbench.lab.compilation import stage_entered
 from sysbench.lab.knobs.lora import import_peft
 from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.log.events import DeviceInfo, Event
+from sysbench.simulate.depths import Depths, depths_for_lines, with_layers
 from sysbench.spec import hardware
 
 SLOW_IMPORTS = ("lora", "ranks")
@@ -63,7 +61,7 @@ def run(cell: FitCell, device: DeviceInfo, artifact: Path | None = None) -> Iter
         def is_over() -> bool:
             return time.monotonic() > ends_s and set(cell.on) <= {trial.gpu for trial in trials if not trial.changes}
 
-        for event in search_with(Simulations(cell, depths_of(cell)), processes, is_over):
+        for event in search_with(Simulations(cell, depths_for_lines(cell)), processes, is_over):
             if isinstance(event, CombinationTried):
                 trials.append(event)
             yield event

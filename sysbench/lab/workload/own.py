@@ -284,15 +284,27 @@ def _ignored(own: OwnModel, cell: ModelCell) -> IgnoredConfig:
     )
 
 
-def build_from_config(path: Path, fields: Mapping[str, object], attention: Attention) -> nn.Module:
-    """Build the model that a config describes, on torch's default device; `fields` override fields of the config."""
+def layers_are_alike(own: OwnModel, layers: int) -> bool:
+    """Return whether the config of a Hugging Face model lists no property by which its layers differ."""
+    lists = (each for each in vars(_config_in(own.config)).values() if isinstance(each, list | tuple))
+    return not any(len(each) == layers and each.count(each[0]) < layers for each in lists)
+
+
+def _config_in(path: Path) -> Any:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if complaint := extras.missing(*extras.TRANSFORMERS):
         raise UnavailableError(complaint)
     import transformers
 
     with user_code(f"reading {path}"):
-        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+
+
+def build_from_config(path: Path, fields: Mapping[str, object], attention: Attention) -> nn.Module:
+    """Build the model that a config describes, on torch's default device; `fields` override fields of the config."""
+    config = _config_in(path)
+    import transformers
+
     for name, value in fields.items():
         if name == DTYPE:
             continue

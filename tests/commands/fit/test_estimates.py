@@ -10,9 +10,10 @@ import pytest
 from sysbench.commands.fit.measure import Simulations, search_with
 from sysbench.commands.fit.record import Trial
 from sysbench.commands.fit.search.processes import Processes
-from sysbench.commands.fit.search.trials import bounds, depths_of, layers_of, outcome_of, simulated, with_layers
+from sysbench.commands.fit.search.trials import bounds, outcome_of, simulated
 from sysbench.commands.fit.spec import FitCell, FitSpec
 from sysbench.commands.fit.suggestions import worth_showing
+from sysbench.simulate.depths import depths_for_lines, layers_of, with_layers
 
 LAYERS = 12
 GPU = "a100-40gb"
@@ -40,7 +41,7 @@ def question(budget_gib: int | None = None, **changed: object) -> FitCell:
 )
 def test_two_shallow_models_bound_time_and_memory_of_a_deep_one_from_below(knobs: dict[str, object]) -> None:
     asked = question(**knobs)
-    depths = depths_of(asked)
+    depths = depths_for_lines(asked)
     assert depths is not None
     *smaller, deep = (with_layers(asked, layers) for layers in depths)
     found, trial = bounds(smaller, depths, (), [GPU])[GPU], simulated(deep, (), GPU)
@@ -54,9 +55,9 @@ def test_two_shallow_models_bound_time_and_memory_of_a_deep_one_from_below(knobs
 @pytest.mark.parametrize("budget_gib", [5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_search_with_bounds_shows_what_one_without_them_shows(budget_gib: int) -> None:
     asked = question(budget_gib, precision=("bf16",), keep=(*KEPT, "batch", "cross-entropy"))
-    assert depths_of(asked) is not None
+    assert depths_for_lines(asked) is not None
     shown = []
-    for depths, count in ((None, 1), (depths_of(asked), 2)):
+    for depths, count in ((None, 1), (depths_for_lines(asked), 2)):
         with Processes(count) as processes:
             tried = [
                 Trial(**event.model_dump(include=set(Trial.model_fields)))
@@ -71,12 +72,12 @@ def test_a_search_with_bounds_shows_what_one_without_them_shows(budget_gib: int)
 
 
 def test_checkpoints_every_n_layers_are_estimated_from_multiples_of_n() -> None:
-    assert depths_of(question(layers=(48,), checkpoint=("every-4",))) == (4, 8, 48)
-    assert depths_of(question(layers=(48,), checkpoint=("full",))) == (2, 4, 48)
+    assert depths_for_lines(question(layers=(48,), checkpoint=("every-4",))) == (4, 8, 48)
+    assert depths_for_lines(question(layers=(48,), checkpoint=("full",))) == (2, 4, 48)
 
 
 def test_a_model_with_few_layers_is_simulated_whole() -> None:
-    assert depths_of(question(layers=(8,))) is None
+    assert depths_for_lines(question(layers=(8,))) is None
 
 
 def test_the_layers_of_a_config_are_those_of_its_own_name(tmp_path: Path) -> None:
@@ -88,4 +89,4 @@ def test_the_layers_of_a_config_are_those_of_its_own_name(tmp_path: Path) -> Non
 def test_code_of_the_user_is_simulated_whole(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("class Gpt: ...\n")
     (asked,) = FitSpec(model=("mine.py:Gpt",), app_dir=str(tmp_path), gpus=(GPU,)).cells()
-    assert depths_of(asked) is None
+    assert depths_for_lines(asked) is None

@@ -11,7 +11,6 @@ For 62 combinations of changes of xl, such times were within 0.03% of those of w
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,12 +24,12 @@ from sysbench.log.cautions import margin_uncertainty_bytes
 from sysbench.log.predictions import PredictedTime
 from sysbench.predict import collectives
 from sysbench.predict.simulated_step import UNLIMITED_BYTES, SimulatedStep
+from sysbench.simulate.depths import Depths
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import by_category
+from sysbench.simulate.recording import StepRecording
 from sysbench.simulate.replay import Replay, SpanPeak
 from sysbench.spec import hardware
-from sysbench.spec.grid import ModelShape
-from sysbench.spec.knobs import blocks_between_checkpoints
 from sysbench.spec.model import ModelCell
 
 REFERENCE = "a100-80gb"
@@ -39,15 +38,9 @@ REFERENCE = "a100-80gb"
 STATE = ("parameters", "gradients", "optimizer state")
 """Categories that a training step keeps, or needs all at once in the optimizer."""
 
-DEPTHS = (2, 4)
-"""Numbers of layers that are simulated; with checkpoints every N layers, multiples of N."""
-
 TIME_ERROR_SHARE = 0.001
 MEMORY_ERROR_SHARE = 0.01
 """Largest errors of the lines, by which the bounds lie below them."""
-
-_LAYERS_OF_CONFIG = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-"""Names of the number of layers in a Hugging Face config."""
 
 
 def simulated(question: FitCell, combination: Combination, gpu: str) -> Trial | None:
@@ -76,7 +69,7 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
     simulated = SimulatedStep(step, gpu, with_modules=is_asked, memory_bytes=gpu_bytes, host_link=link)
     _, verdict = simulated.memory
     replay = unlimited_replay(step, gpu, with_modules=is_asked)
-    compile_s = time.process_time() - began_s if step.is_compiled else None
+    simulate_s = time.process_time() - began_s
     is_timed = card.rates and (step.ranks == 1 or has_links(gpu))
     timed = simulated if is_timed else SimulatedStep(step, REFERENCE, with_modules=is_asked, host_link=link)
     prediction = timed.prediction
@@ -103,8 +96,14 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
         uncertainty_bytes=margin_uncertainty_bytes(gpu_bytes),
         context_uncertainty_bytes=outside.context_bytes - outside.least_context_bytes,
         recomputed_flops=simulated.recording.recomputed_flops * step.grad_accum,
-        compile_s=compile_s,
+        compile_s=simulate_s * _compiled_share(simulated.recording) if step.is_compiled else None,
     )
+
+
+def _compiled_share(recording: StepRecording) -> float:
+    """Return how many times as many layers the step has as were compiled for it."""
+    depths = recording.depths
+    return depths.whole / (depths.small + depths.large) if depths is not None else 1.0
 
 
 def has_links(gpu: str) -> bool:
@@ -135,47 +134,6 @@ def unlimited_replay(step: ModelCell, gpu: str, *, with_modules: bool = False) -
 
 def allocated_bytes(peak: SpanPeak) -> int:
     return peak.allocated_bytes
-
-
-class Depths(NamedTuple):
-    """Numbers of layers: of the two models that are simulated, and of the one that is estimated from them."""
-
-    small: int
-    large: int
-    whole: int
-
-
-def depths_of(question: FitCell) -> Depths | None:
-    """Return the numbers of layers; None if the whole step is as cheap to simulate, or has a fixed depth."""
-    period = max(1, blocks_between_checkpoints(question.checkpoint) // DEPTHS[0])
-    small, large = (period * each for each in DEPTHS)
-    whole = layers_of(question)
-    return Depths(small, large, whole) if whole is not None and small + large <= whole // 2 else None
-
-
-def layers_of(question: FitCell) -> int | None:
-    """Return the number of layers; None for code of the user, in which it cannot be changed."""
-    if isinstance(question.model, ModelShape):
-        return question.model.layers
-    return next(iter(_layers_in_config(question).values()), None)
-
-
-def with_layers(question: FitCell, layers: int) -> FitCell:
-    model = question.model
-    if isinstance(model, ModelShape):
-        return question.model_copy(update={"model": model.model_copy(update={"layers": layers})})
-    (name,) = _layers_in_config(question)
-    arguments = {**model.arguments, name: layers}
-    return question.model_copy(update={"model": model.model_copy(update={"arguments": arguments})})
-
-
-def _layers_in_config(question: FitCell) -> dict[str, int]:
-    own = question.own
-    if own is None or not own.is_hugging_face:
-        return {}
-    config = {**json.loads(own.config.read_text()), **own.arguments}
-    found = [(name, config[name]) for name in _LAYERS_OF_CONFIG if isinstance(config.get(name), int)]
-    return dict(found[:1])
 
 
 def bounds(

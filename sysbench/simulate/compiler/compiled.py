@@ -34,8 +34,8 @@ from sysbench.errors import UnavailableError
 from sysbench.frames import owner_here
 from sysbench.lab.compilation import fresh_compiler
 from sysbench.lab.dispatch import Arguments, DispatchMode, Operator, Options
-from sysbench.simulate.absent_gpu import inductor_finds
-from sysbench.simulate.generated import GeneratedKernel
+from sysbench.simulate.compiler.absent_gpu import inductor_finds
+from sysbench.simulate.compiler.generated import GeneratedKernel
 from sysbench.simulate.origins import GENERATED
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor

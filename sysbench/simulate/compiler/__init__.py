@@ -1,0 +1,1 @@
+"""What torch.compile makes of a step, for a GPU that is not there."""

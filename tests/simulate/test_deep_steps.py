@@ -1,0 +1,118 @@
+"""Deep compiled steps that are continued from two shallow ones: the same as if all layers had been compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.predict.rates import gpu, typical_host
+from sysbench.predict.step import predict
+from sysbench.predict.tracing import trace
+from sysbench.simulate.compiler import deep_steps
+from sysbench.simulate.depths import Depths, depths_for_copies, with_layers
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.memory import simulate_recording
+from sysbench.simulate.platform import Platform
+from sysbench.simulate.recording import StepRecording
+from sysbench.simulate.steps import record
+from sysbench.spec import hardware
+from sysbench.spec.model import ModelCell
+
+H100 = Gpu.of(hardware.by_name("h100-80gb"))
+NARROW = {"d_model": 128, "d_ff": 512, "heads": 4, "vocab": 1000, "ctx": 64, "batch": 2, "simulate": "h100"}
+
+
+def cell_of(layers: int, **axes: Any) -> MemoryCell:
+    shape = {"model": axes.pop("model")} | {"ctx": 16, "batch": 2} if "model" in axes else NARROW | {"layers": layers}
+    (cell,) = MemorySpec(**{"mode": "train", "precision": "bf16", "simulate": "h100", **shape, **axes}).cells()
+    return cell
+
+
+def peaks(recording: StepRecording) -> list[tuple[Any, ...]]:
+    return [
+        (phase.phase, phase.allocated_peak_bytes, phase.by_category)
+        for phase in simulate_recording(recording, H100).phases
+    ]
+
+
+def recorded(cell: ModelCell, mode: Any) -> StepRecording:
+    return record(cell, mode, Platform.of(H100))
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {},
+        {"mode": "forward"},
+        {"checkpoint": "full", "optimizer": "for-loop"},
+        {"grad_accum": 3, "lora": 2},
+        {"model": "gpt2", "attention": "sdpa"},
+    ],
+    ids=str,
+)
+def test_the_requests_of_an_eager_step_are_continued_exactly(axes: dict[str, Any]) -> None:
+    cell = cell_of(8, **axes)
+    small, large, whole = (recorded(with_layers(cell.step, layers), cell.mode) for layers in (3, 4, 8))
+    continued = deep_steps.continued(whole.cell, small, large, Depths(3, 4, 8), whole)
+    assert continued is not None
+    assert continued.cell == whole.cell
+    assert (continued.own_model, continued.adapted_model) == (whole.own_model, whole.adapted_model)
+    assert continued.recomputed_flops == whole.recomputed_flops
+    named = [[each._replace(stack=0) for each in found.allocations] for found in (continued, whole)]
+    assert named[0] == named[1]
+    assert continued.spans == whole.spans
+    assert peaks(continued) == peaks(whole)
+
+
+def test_a_model_whose_layers_differ_is_not_continued() -> None:
+    """Its build is not what the shallow models' builds say: from layer 5 on, layers are wider."""
+    cell = cell_of(8)
+    small, large = (recorded(with_layers(cell.step, layers), cell.mode) for layers in (3, 4))
+    wider = recorded(cell_of(8, d_ff=600).step, cell.mode)
+    assert deep_steps.continued(cell.step, small, large, Depths(3, 4, 8), wider) is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "axes", "found"),
+    [
+        (12, {}, None),
+        (24, {}, Depths(5, 6, 24)),
+        (80, {"mode": "forward"}, Depths(5, 6, 80)),
+        (24, {"mode": "inference"}, None),
+        (24, {"checkpoint": "full"}, None),
+        (0, {"model": "llama-3.2-1b"}, Depths(5, 6, 16)),
+        (0, {"model": "llama-3.2-1b", "lora": 8}, None),
+    ],
+    ids=str,
+)
+def test_only_deep_steps_whose_code_repeats_are_continued(
+    layers: int, axes: dict[str, Any], found: Depths | None
+) -> None:
+    assert depths_for_copies(cell_of(layers, **axes).step) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"precision": "fp32", "attention": "sdpa"},
+        {"lora": 4, "grad_accum": 2, "optimizer": "fused"},
+        {"model": "llama-3.2-1b", "attention": "sdpa"},
+    ],
+    ids=str,
+)
+def test_a_compiled_step_needs_what_it_needs_with_all_layers_compiled(
+    axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = cell_of(15, **axes, execution="compiled").step
+    written, recording = trace(step, H100)
+    assert recording.depths is not None
+    monkeypatch.setattr("sysbench.simulate.compiler.deep_steps.depths_for_copies", lambda cell: None)
+    expected, whole = trace(step, H100)
+    assert whole.depths is None
+    assert peaks(recording) == peaks(whole)
+    assert [len(phase.kernels) for phase in written.phases] == [len(phase.kernels) for phase in expected.phases]
+    found, known = (predict(each, gpu("h100"), typical_host()) for each in (written, expected))
+    assert found.time.point_s == pytest.approx(known.time.point_s, rel=1e-9)
