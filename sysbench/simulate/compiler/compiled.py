@@ -102,7 +102,8 @@ def compiling_on(
         for owner, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
         stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
-        stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
+        # Without checks of strides: a library's convolution may have others here than on the GPU, of the same size.
+        stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1, size_asserts=False))
         stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}))
         stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
         stack.enter_context(_without_meta_kernels_of_composites())
