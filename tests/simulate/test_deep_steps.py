@@ -25,6 +25,8 @@ NARROW = {"d_model": 128, "d_ff": 512, "heads": 4, "vocab": 1000, "ctx": 64, "ba
 
 
 def cell_of(layers: int, **axes: Any) -> MemoryCell:
+    if "model" in axes:
+        pytest.importorskip("transformers")
     shape = {"model": axes.pop("model")} | {"ctx": 16, "batch": 2} if "model" in axes else NARROW | {"layers": layers}
     (cell,) = MemorySpec(**{"mode": "train", "precision": "bf16", "simulate": "h100", **shape, **axes}).cells()
     return cell
