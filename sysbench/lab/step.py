@@ -39,8 +39,8 @@ class TrainingStep:
     Autocast covers forward and loss. Under fp16, scaling the loss is part of `backward`; unscaling and checking the
     gradients, and updating the scale, are part of `optimizer`. With `grad_accum`, each loss is divided by the number of
     micro-batches, so that gradients are those of the mean. The output of the last micro-batch stays alive until
-    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward. Of a
-    Hugging Face model, that ends with its backward too, as in the Trainer.
+    `forget`, which is called between steps, outside any timed window; those of earlier ones until their backward. The
+    last output of a Hugging Face model is freed after its backward, too, as in the Trainer.
     """
 
     def __init__(

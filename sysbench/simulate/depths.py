@@ -24,7 +24,7 @@ class Depths(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many times the whole model is deeper than the small one, by as many layers as the large one is."""
+        """How many times the layers between the small and the large model lie between the small and the whole one."""
         return (self.whole - self.small) // (self.large - self.small)
 
 

@@ -65,10 +65,9 @@ def record(
     """Run the cell under the protocol, without data, and record its allocator requests.
 
     With `origins`, stacks and modules are recorded, which takes a fifth of the total time. With `parts`, the named
-    parts of a module count as modules, and no stacks of Python code are recorded. Without `steps`, the model is built,
-    and no more. `device` creates the device to run
-    on, given the observer to report to. Raises UnavailableError for cells that cannot be simulated, and for attention
-    that the platform does not support.
+    parts of a module count as modules, and no stacks of Python code are recorded. Without `steps`, the model is only
+    built. `device` creates the device to run on, given the observer to report to. Raises UnavailableError for cells
+    that cannot be simulated, and for attention that the platform does not support.
     """
     _refuse_hidden_memory(cell)
     if cell.is_compiled and cell.strategy == "tp":

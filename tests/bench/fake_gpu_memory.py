@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from tests.fake_gpu.fake import FakeGpu
-from tests.fake_gpu.memory import Group, Pair, own, pairs, split, table
+from tests.fake_gpu.memory import Group, Pair, architecture, own, pairs, split, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,11 +136,6 @@ KNOBS = (
 _BF16_AND_FP32 = "--precision=fp32,bf16"
 _PICTURES = "--input=pixel_values=float32[B,3,{0},{0}]"
 _ODD_SHAPE = ("--heads=6", "--layers=3", "--mode=train")
-
-
-def architecture(name: str, *words: str) -> Group:
-    """A training step of a small model of transformers."""
-    return Group((f"--model=tests.fake_gpu.architectures:{name}", f"--app-dir={ROOT}", "--mode=train", *words))
 
 
 ODD = (

@@ -54,6 +54,11 @@ def own(name: str, *words: str) -> Group:
     return Group((*model, *(word for word in ("--batch=2", "--ctx=64") if word.partition("=")[0] not in named), *words))
 
 
+def architecture(name: str, *words: str) -> Group:
+    """A training step of a small model of transformers."""
+    return Group((f"--model=tests.fake_gpu.architectures:{name}", f"--app-dir={ROOT}", "--mode=train", *words))
+
+
 @dataclass(frozen=True)
 class Pair:
     """One configuration, measured and simulated, as cells of records."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_gpu.fake import FakeGpu
-from tests.fake_gpu.memory import ROOT, Group, own, pairs
+from tests.fake_gpu.memory import Group, architecture, own, pairs
 
 MODEL = """
 import torch
@@ -68,28 +68,17 @@ def test_after_the_steps_that_compile_only_graphs_are_launched(fake_gpu: FakeGpu
         ),
         own("Llama", "--precision=fp32", "--execution=compiled"),
         own("NanoGpt", "--precision=fp32,bf16", "--execution=compiled"),
-        Group(
-            (
-                *(
-                    "--model=tests.fake_gpu.architectures:vit",
-                    f"--app-dir={ROOT}",
-                    "--ctx=16",
-                    "--batch=2",
-                    "--mode=train",
-                ),
-                *(
-                    "--mode=train",
-                    "--precision=bf16",
-                    "--input=pixel_values=float32[B,3,48,48]",
-                    "--execution=compiled",
-                ),
-            )
+        architecture(
+            *("vit", "--ctx=16", "--batch=2", "--input=pixel_values=float32[B,3,48,48]"),
+            *("--precision=bf16", "--execution=compiled"),
         ),
     ],
     ids=["built-in", "own", "own loss", "convolution"],
 )
 def test_simulated_compiled_step_allocates_what_the_generated_code_does(fake_gpu: FakeGpu, group: Group) -> None:
     """To the byte once the kernels are chosen: what trying them takes in the first step of all is not simulated."""
-    for pair in pairs(fake_gpu, group):
+    found = pairs(fake_gpu, group)
+    assert found
+    for pair in found:
         assert pair.is_comparable, pair.outcomes
         assert pair.differences(categories=False) == {}

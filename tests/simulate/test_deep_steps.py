@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.lab.workload.own import layers_are_alike
 from sysbench.predict.rates import gpu, typical_host
 from sysbench.predict.step import predict
 from sysbench.predict.tracing import trace
@@ -68,8 +69,20 @@ def test_the_requests_of_an_eager_step_are_continued_exactly(axes: dict[str, Any
     assert peaks(continued) == peaks(whole)
 
 
+@pytest.mark.parametrize(("model", "alike"), [("llama-3.2-1b", True), ("gpt2", True), ("gemma-2-2b", False)])
+@pytest.mark.parametrize("changed", [{}, {"model_arg": "num_hidden_layers=20"}], ids=str)
+def test_layers_that_alternate_are_known_from_the_config(model: str, alike: bool, changed: dict[str, Any]) -> None:
+    """Whatever their number is changed to."""
+    pytest.importorskip("transformers")
+    if model == "gpt2" and changed:
+        changed = {"model_arg": "n_layer=20"}
+    own = cell_of(0, model=model, **changed).own
+    assert own is not None
+    assert layers_are_alike(own) == alike
+
+
 def test_a_model_whose_layers_differ_is_not_continued() -> None:
-    """Its build is not what the shallow models' builds say: from layer 5 on, layers are wider."""
+    """The whole model's build is not that of more layers like those of the shallow models: its layers are wider."""
     cell = cell_of(8)
     small, large = (recorded(with_layers(cell.step, layers), cell.mode) for layers in (3, 4))
     wider = recorded(cell_of(8, d_ff=600).step, cell.mode)

@@ -284,10 +284,12 @@ def _ignored(own: OwnModel, cell: ModelCell) -> IgnoredConfig:
     )
 
 
-def layers_are_alike(own: OwnModel, layers: int) -> bool:
+def layers_are_alike(own: OwnModel) -> bool:
     """Return whether the config of a Hugging Face model lists no property by which its layers differ."""
-    lists = (each for each in vars(_config_in(own.config)).values() if isinstance(each, list | tuple))
-    return not any(len(each) == layers and each.count(each[0]) < layers for each in lists)
+    config = _config_in(own.config)
+    layers = getattr(config, "num_hidden_layers", None)
+    by_layer = [each for each in vars(config).values() if isinstance(each, list | tuple) and len(each) == layers]
+    return all(each.count(each[0]) == layers for each in by_layer)
 
 
 def _config_in(path: Path) -> Any:

@@ -45,7 +45,7 @@ def recorded(cell: ModelCell, protocol: Protocol, platform: Platform, *, origins
 def in_two_depths(cell: ModelCell, run: Callable[[ModelCell], _Found]) -> tuple[_Found, _Found, Depths] | None:
     """Run the two shallow cells that a compiled one can be continued from; None if there are none that are cheaper."""
     depths = depths_for_copies(cell) if cell.is_compiled else None
-    if depths is None or (cell.own is not None and not layers_are_alike(cell.own, depths.whole)):
+    if depths is None or (cell.own is not None and not layers_are_alike(cell.own)):
         return None
     try:
         small, large = (run(with_layers(cell, layers)) for layers in depths[:2])
@@ -83,7 +83,8 @@ def _continued_requests(small: StepRecording, large: StepRecording, more: int) -
     of_small, of_large = _kinds(small, known), _kinds(large, known)
     events: list[int] = []
     allocations: list[Allocation] = []
-    workspaces: set[int] = set()
+    repeated: list[int] = []
+    """For each allocation, the one of the deeper recording that it repeats."""
     live: defaultdict[int, set[int]] = defaultdict(set)
     """Numbers of live allocations by kind."""
     ends = [0]
@@ -100,11 +101,11 @@ def _continued_requests(small: StepRecording, large: StepRecording, more: int) -
             kind = of_large[following]
             if event >= 0:
                 number = len(allocations)
-                made, repeated = large.allocations[other], large.allocations[following]
-                module = element.name(small.allocations[one].module, made.module, repeated.module, more)
-                allocations.append(repeated._replace(module=module))
+                made, again = large.allocations[other], large.allocations[following]
+                module = element.name(small.allocations[one].module, made.module, again.module, more)
+                allocations.append(again._replace(module=module))
+                repeated.append(following)
                 live[kind].add(number)
-                workspaces |= {number} if following in large.workspaces else set()
                 events.append(number)
             elif not live[kind]:
                 return None
@@ -121,7 +122,7 @@ def _continued_requests(small: StepRecording, large: StepRecording, more: int) -
         events=tuple(events),
         allocations=tuple(allocations),
         spans=tuple(span._replace(first=first, end=end) for span, first, end in spans),
-        workspaces=frozenset(workspaces),
+        workspaces=frozenset(number for number, source in enumerate(repeated) if source in large.workspaces),
     )
 
 
@@ -141,7 +142,7 @@ def _parts(recording: Recording) -> Iterator[tuple[int, int]]:
 
 
 def _kinds(recording: Recording, known: dict[object, int]) -> list[int]:
-    """Return a number from 1 for each allocation: the same for those that may be of another layer and no more."""
+    """Return a number from 1 for each allocation: the same for allocations that differ in nothing but their layer."""
     kinds = [0] * len(recording.allocations)
     for part, (first, end) in enumerate(_parts(recording)):
         for number in (event for event in recording.events[first:end] if event >= 0):

@@ -96,12 +96,12 @@ def _simulated(question: FitCell, step: ModelCell, combination: Combination, gpu
         uncertainty_bytes=margin_uncertainty_bytes(gpu_bytes),
         context_uncertainty_bytes=outside.context_bytes - outside.least_context_bytes,
         recomputed_flops=simulated.recording.recomputed_flops * step.grad_accum,
-        compile_s=simulate_s * _compiled_share(simulated.recording) if step.is_compiled else None,
+        compile_s=simulate_s * _layers_per_compiled_layer(simulated.recording) if step.is_compiled else None,
     )
 
 
-def _compiled_share(recording: StepRecording) -> float:
-    """Return how many times as many layers the step has as were compiled for it."""
+def _layers_per_compiled_layer(recording: StepRecording) -> float:
+    """Return the ratio of the step's layers to those that were compiled to simulate it."""
     depths = recording.depths
     return depths.whole / (depths.small + depths.large) if depths is not None else 1.0
 
