@@ -21,7 +21,7 @@ from sysbench.bootstrap import rank_from_environment
 from sysbench.command import commands, runnable
 from sysbench.engine.interrupts import is_interrupted
 from sysbench.errors import SysbenchError, UsageError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.log.storage import cannot_read, reason
 from sysbench.package import VERSION
 

@@ -18,7 +18,7 @@ from sysbench.commands.kinds import command_of
 from sysbench.commands.showing import progress_display, say
 from sysbench.commands.surroundings import ALONE, RunSurroundings
 from sysbench.errors import OutputError, SysbenchError, UsageError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.package import VERSION
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import RunOptions

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from sysbench import stderr
 from sysbench.errors import UsageError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.log import storage
 from sysbench.spec.run import Format, RunOptions, Selection
 

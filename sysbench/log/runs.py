@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from sysbench.command import Kind, kinds
 from sysbench.errors import LogError, nearest
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.log import journal as log
 from sysbench.log import manifest
 from sysbench.log.events import Arm, RunStarted

@@ -23,6 +23,7 @@ from sysbench.errors import (
     UnavailableError,
     description_of,
 )
+from sysbench.interpreter import with_roomy_stack
 from sysbench.lab import ceiling, strategies
 from sysbench.lab import devices as device
 from sysbench.lab.memory import allocator
@@ -53,6 +54,7 @@ _UNSUPPORTED = (
 """What cuDNN and Triton say of inputs that none of their kernels can compute."""
 
 
+@with_roomy_stack
 def serve(channel: Channel, import_s: float) -> bool:
     """Announce this worker and run commands until Exit or a disconnection; return whether to exit cleanly."""
     try:

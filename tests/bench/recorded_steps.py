@@ -30,7 +30,7 @@ def main() -> None:
 def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     import torch
 
-    from sysbench.garbage import gc_paused
+    from sysbench.interpreter import gc_paused
     from sysbench.lab.clocks import clock_for
     from sysbench.lab.memory.allocator import History
     from sysbench.lab.step import TrainingStep

@@ -175,6 +175,25 @@ def test_forward_alone_keeps_what_it_keeps_before_backward(directory: Path) -> N
     assert kept_bytes(recorded(directory, mode="forward")) == kept_bytes(recorded(directory))
 
 
+def test_steps_that_differ_in_their_phases_only_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import compile_fx
+
+    compiled: list[object] = []
+    compiling = compile_fx.compile_fx
+    monkeypatch.setattr(
+        compile_fx, "compile_fx", lambda graph, *rest, **o: compiled.append(graph) or compiling(graph, *rest, **o)
+    )
+    shape = {"d_model": 64, "d_ff": 128, "heads": 2, "layers": 2, "vocab": 100, "ctx": 16, "batch": 2}
+    modes = ("forward", "train", "inference", "forward-backward")
+    cells = list(MemorySpec(**shape, mode=modes, execution="compiled", precision="bf16", simulate="h100").cells())
+    at_once = [record(cell.step, cell.mode, Platform.of(H100)) for cell in cells]
+    assert len(compiled) == 2, "one with gradients, one without"
+    for cell, recording in zip(cells, at_once, strict=True):
+        monkeypatch.setattr("sysbench.simulate.compiler.compiled._kept", {})
+        assert requests(record(cell.step, cell.mode, Platform.of(H100))) == requests(recording)
+    assert len(compiled) == 2 + len(cells)
+
+
 def test_graph_break_is_named_with_its_line(directory: Path) -> None:
     compiled = recorded(directory, "Prints").compiled
     assert compiled is not None

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.step import TrainingStep
 from sysbench.simulate.compiler.without_compiler import without_compiler
 from sysbench.simulate.cuda.autocast import cuda_autocast

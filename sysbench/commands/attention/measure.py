@@ -31,7 +31,7 @@ from sysbench.commands.attention.simulate import SimulatedAttention, predicted, 
 from sysbench.engine.sensors.memory_limits import host_available_bytes
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.formulas import bytes_moved
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.attention import operator_of, unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
     Attention,

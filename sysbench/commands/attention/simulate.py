@@ -17,7 +17,7 @@ from torch import Tensor
 from sysbench.commands.attention.measure_memory import CreationPhase, described, result_name
 from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
 from sysbench.errors import UnavailableError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.attention import unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
     Attention,

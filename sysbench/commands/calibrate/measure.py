@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
 from sysbench.errors import UsageError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.clocks import clock_for, until_hidden
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.memory import allocator

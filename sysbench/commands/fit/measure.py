@@ -26,7 +26,7 @@ from sysbench.commands.fit.search.trials import (
     simulated_on,
 )
 from sysbench.commands.fit.spec import FitCell
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.knobs.lora import import_peft
 from sysbench.log.cautions import margin_uncertainty_bytes

@@ -12,7 +12,7 @@ from sysbench.commands.fit.record import StepVerified, Trial
 from sysbench.commands.fit.spec import FitCell
 from sysbench.commands.fit.suggestions import best_trial
 from sysbench.errors import SysbenchError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.clocks import clock_for
 from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import available_devices, synchronize, torch_device

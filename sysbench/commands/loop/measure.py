@@ -27,7 +27,7 @@ from sysbench.engine.plan import resolve_device
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.errors import OutputError, UsageError, description_of
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused, with_roomy_stack
 from sysbench.lab.clocks import StepTimes, SynchronizedClock, clock_for, sum_of
 from sysbench.lab.devices import available_devices, torch_device, torch_info
 from sysbench.lab.memory import allocator
@@ -320,6 +320,7 @@ def _outcome_and_status(error: BaseException | None) -> tuple[Outcome, RunStatus
     return "interrupted", "interrupted"
 
 
+@with_roomy_stack
 def measure_loop(
     step: Call | Mapping[str, Call], spec: LoopSpec, save: Path | None = None, progress: Progress | None = None
 ) -> LoopRecord:

@@ -17,7 +17,7 @@ from sysbench.commands.own_models import counted_work
 from sysbench.commands.profile.record import LinkMeasured
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.ceiling import fastest_all_reduce
 from sysbench.lab.compilation import fresh_compiler, stage_entered
 from sysbench.lab.devices import synchronize, torch_device

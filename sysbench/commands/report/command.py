@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands.report.spec import ReportSpec
 from sysbench.errors import UsageError, unknown
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.spec.command_options import Given, command_options, validated
 from sysbench.stderr import print_line
 

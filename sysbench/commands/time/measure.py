@@ -19,7 +19,7 @@ from sysbench.commands.own_models import counted_work
 from sysbench.commands.time.effort import StepBudget, exceeds_limit
 from sysbench.commands.time.spec import TimeCell
 from sysbench.errors import OverBudgetError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.lab.clocks import Clock, StepTimes, clock_for, sum_of
 from sysbench.lab.compilation import fresh_compiler, stage_entered
 from sysbench.lab.devices import disturbed, preemptions, torch_device, using_threads

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, partialmethod
 from pathlib import Path
@@ -22,9 +22,11 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
+import einops
 import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
+from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -39,10 +41,17 @@ from sysbench.simulate.compiler.generated import GeneratedKernel
 from sysbench.simulate.origins import GENERATED
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.tensors import CUDA, DEVICE, SimulatedDevice, SimulatedTensor
+from sysbench.spec.model import ModelCell
 
 _META, _HOST = torch.device("meta"), torch.device("cpu")
 _RAISED = re.compile(r"""got (\w+)\(["'](.*)["']\)$""", re.MULTILINE)
 """What the compiler says of an error in the code that it traces."""
+
+_EINOPS = (einops.einsum, einops.rearrange, einops.reduce, einops.repeat, einops.pack, einops.unpack)
+
+_MOST_KEPT = 4
+_kept: dict[Hashable, Any] = {}
+"""Compiled graphs, the latest last."""
 
 _GRAPH_PASSES = "_recursive_joint_graph_passes"
 """The function of Inductor that first sees a graph, before it is divided into forward and backward."""
@@ -50,14 +59,13 @@ _GRAPH_PASSES = "_recursive_joint_graph_passes"
 
 @contextmanager
 def compiling_on(
-    device: SimulatedDevice, platform: Platform, *, has_backward: bool = True
+    device: SimulatedDevice, platform: Platform, cell: ModelCell | None = None
 ) -> Iterator[Collection[str]]:
     """Context manager in which `torch.compile` compiles for the simulated device, which must be active.
 
-    Without `has_backward`, no backward is to run, and its code is not generated.
+    What is compiled for the step of `cell` is used again by the next ones that differ in nothing but their phases.
     Yields the places where the compiler divided the code, which grow: `gpt.py:31`. On exit, all changes to torch are
-    undone, and what was compiled is forgotten. Raises UnavailableError for code that the compiler refuses, with its
-    reason.
+    undone. Raises UnavailableError for code that the compiler refuses, with its reason.
     """
     import torch._dynamo.config as dynamo
     import torch._functorch.config as functorch
@@ -70,13 +78,8 @@ def compiling_on(
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
     from torch._inductor.output_code import CompiledFxGraph
 
-    compiler = _Compiler(device, platform, has_backward=has_backward)
+    compiler = _Compiler(device, platform, cell)
     convert, fold = CatchErrorsWrapper.__call__, UniformValueConstantFolder._deduce_value
-
-    def fold_on_host(folder: Any, node: torch.fx.Node) -> object:
-        with _ConstantsOnHost():
-            return fold(folder, node)
-
     stand_ins: list[tuple[Any, str, Any]] = [
         (torch, "compile", compiler.compile),
         (CatchErrorsWrapper, "__call__", lambda *frame: compiler.convert(convert, *frame)),
@@ -84,9 +87,10 @@ def compiling_on(
         (TensorVariable, "method_attr_device", partialmethod(_found_on_gpu, TensorVariable.method_attr_device, CUDA)),
         (TensorVariable, "method_attr_is_cuda", partialmethod(_found_on_gpu, TensorVariable.method_attr_is_cuda, True)),
         (FakeTensor, "__new__", staticmethod(partial(compiler.fake_tensor, FakeTensor.__new__))),
-        (UniformValueConstantFolder, "_deduce_value", fold_on_host),
-        (AsyncCompile, "triton", lambda self, name, source, *_, **_o: _Kernel(device, GeneratedKernel(name, source))),
-        (AsyncCompile, "cpp_pybinding", lambda *_, **options: _Kernel(device, None)),
+        (UniformValueConstantFolder, "_deduce_value", partialmethod(_fold_on_host, fold)),
+        (AsyncCompile, "triton", lambda self, name, source, *_, **_o: _Kernel(GeneratedKernel(name, source))),
+        (AsyncCompile, "cpp_pybinding", lambda *_, **options: _Kernel(None)),
+        (_Kernel, "device", device),
         (TritonKernel, "codegen_kernel", partialmethod(_with_moved_bytes, TritonKernel.codegen_kernel)),
         (CompiledFxGraph, "__call__", partialmethod(_run_by, device, CompiledFxGraph.__call__)),
         (AsyncCompile, "wait", lambda self, scope: None),
@@ -98,7 +102,13 @@ def compiling_on(
     ]
     # At once, and without a mode before which simulated tensors do not reach the device.
     wanted = {"force_non_lazy_backward_lowering": True, "check_custom_op_aliasing": False}
-    with fresh_compiler(), ExitStack() as stack, TemporaryDirectory(prefix=GENERATED) as directory:
+    with (
+        fresh_compiler(),
+        _without_meta_kernels_of_composites(),
+        _einops_untraced(),
+        TemporaryDirectory(prefix=GENERATED) as directory,
+        ExitStack() as stack,
+    ):
         for owner, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
         stack.enter_context(mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=directory))
@@ -106,8 +116,23 @@ def compiling_on(
         stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1, size_asserts=False))
         stack.enter_context(dynamo.patch(traceable_tensor_subclasses={SimulatedTensor}))
         stack.enter_context(functorch.patch({name: wanted[name] for name in wanted if hasattr(functorch, name)}))
-        stack.enter_context(_without_meta_kernels_of_composites())
         yield compiler.breaks
+
+
+@contextmanager
+def _einops_untraced() -> Iterator[None]:
+    """Context manager in which Dynamo takes a function of einops as one operator, as einops asked of it before 2.8.
+
+    Its Python code would take more than half of Dynamo's time, for the same operators in the end.
+    """
+    from torch._dynamo.trace_rules import _allowed_callable_ids as allowed
+
+    added = {id(function) for function in _EINOPS} - allowed()
+    allowed().update(added)
+    try:
+        yield
+    finally:
+        allowed().difference_update(added)
 
 
 @contextmanager
@@ -141,12 +166,12 @@ def _without_meta_kernels_of_composites() -> Iterator[None]:
 class _Compiler:
     """What stands in for parts of the compiler while a device is simulated."""
 
-    def __init__(self, device: SimulatedDevice, platform: Platform, *, has_backward: bool) -> None:
+    def __init__(self, device: SimulatedDevice, platform: Platform, cell: ModelCell | None) -> None:
         self.breaks: dict[str, None] = {}
         """Places where the code was divided, in order."""
         self._device = device
         self._platform = platform
-        self._has_backward = has_backward
+        self._step = None if cell is None else cell.model_copy(update={"mode": "train"})
         self._compile: Any = torch.compile
         self._is_on_meta = False
         """Whether code or a graph is being traced, with all tensors of the GPU on `meta`."""
@@ -189,11 +214,28 @@ class _Compiler:
         for each in tree_leaves(inputs):  # of which some come from another part of the code, which is compiled already
             if isinstance(each, FakeTensor):
                 each.fake_device = _META
-        with inductor_finds(self._platform):
-            return self._compiled(graph, inputs)
+        key = self._key(graph, inputs)
+        compiled = _kept.pop(key, None)
+        if compiled is None:
+            with inductor_finds(self._platform):
+                compiled = self._compiled(graph, inputs)
+        if key is not None:
+            _kept[key] = compiled
+            for oldest in list(_kept)[:-_MOST_KEPT]:
+                del _kept[oldest]
+        return compiled
+
+    def _key(self, graph: GraphModule, inputs: Sequence[Any]) -> Hashable:
+        """Return what is equal for graphs that compile to the same code; None if it is not known."""
+        if self._step is None or self._step.strategy is not None or next(graph.parameters(), None) is not None:
+            return None
+        code = graph.print_readable(print_output=False, include_stride=True, include_device=True)
+        of_gpu = self._platform.capability, self._platform.multiprocessors
+        kinds = tuple(_kind(each) for each in tree_leaves(inputs) if isinstance(each, Tensor))
+        return self._step, of_gpu, torch.is_grad_enabled(), code, kinds
 
     def _compiled(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:
-        """Compile a graph that was traced on `meta` for the GPU; its backward only if there is one."""
+        """Compile a graph that was traced on `meta` for the GPU; its backward when it first runs."""
         from torch._inductor import compile_fx
 
         passes = getattr(compile_fx, _GRAPH_PASSES)
@@ -204,10 +246,9 @@ class _Compiler:
             return passes(traced, *args, **options)
 
         def compile_on_gpu(divided: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-            if options.get("is_backward") and not self._has_backward:
-                return _no_backward
             _move(divided, inputs)
-            return compile_fx.compile_fx_inner(divided, inputs, **options)
+            compile_inner = partial(compile_fx.compile_fx_inner, divided, inputs, **options)
+            return _Backward(compile_inner, self._platform) if options.get("is_backward") else compile_inner()
 
         with mock.patch.object(compile_fx, _GRAPH_PASSES, passes_on_gpu):
             compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_on_gpu)
@@ -242,24 +283,48 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
+class _Backward:
+    """Code for backward, which is generated when it first runs: not every step has a backward."""
+
+    def __init__(self, generate: Callable[[], Any], platform: Platform) -> None:
+        self._generate = generate
+        self._platform = platform
+        self._context = TracingContext.get()
+        self._code: Any = None
+        self._boxed_call = True  # for torch: the arguments are one list
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        if self._code is None:
+            with _as_plain_tensors(_Kernel.device), inductor_finds(self._platform), tracing(self._context):
+                self._code = self._generate()
+        return self._code(inputs)
+
+
 class _Kernel:
     """A kernel that was not compiled: its buffers are there already, and have no data."""
 
-    def __init__(self, device: SimulatedDevice, kernel: GeneratedKernel | None) -> None:
-        self._device = device
+    device: SimulatedDevice
+    """The one that is simulated at the time."""
+
+    def __init__(self, kernel: GeneratedKernel | None) -> None:
         self._kernel = kernel
         """None if it runs on the host."""
 
     def run(self, *arguments: object, **options: object) -> None:
         """Tell the device about the launch, and do nothing else."""
         if self._kernel is not None:
-            self._device.launch(self._kernel, arguments)
+            self.device.launch(self._kernel, arguments)
 
     __call__ = run
 
 
 def _with_moved_bytes(kernel: Any, generate: Callable[..., str], *args: Any, **options: Any) -> str:
     return GeneratedKernel.with_moved_bytes(generate(kernel, *args, **options), kernel.estimate_kernel_num_bytes())
+
+
+def _fold_on_host(folder: Any, fold: Callable[..., object], node: torch.fx.Node) -> object:
+    with _ConstantsOnHost():
+        return fold(folder, node)
 
 
 def _run_by(graph: Any, device: SimulatedDevice, run: Callable[..., object], inputs: Sequence[Any]) -> object:
@@ -327,10 +392,6 @@ def _found_on_gpu(variable: Any, ask: Callable[..., Any], answer: object, tx: An
     from torch._dynamo.variables.base import VariableTracker
 
     return VariableTracker.build(tx, answer) if variable.device == _META else ask(variable, tx)
-
-
-def _no_backward(*_: object) -> Any:
-    raise RuntimeError("this step was compiled without its backward")
 
 
 def _move(graph: GraphModule, inputs: Sequence[Any]) -> None:

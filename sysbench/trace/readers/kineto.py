@@ -27,7 +27,7 @@ import msgspec
 
 from sysbench import units
 from sysbench.errors import LogError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.log.storage import cannot_read
 from sysbench.trace.readers.kineto_columns import Columns, InexactError, Part
 from sysbench.trace.readers.kineto_events import DecodedEvents, decode_events, decode_one_by_one

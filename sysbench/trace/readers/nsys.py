@@ -28,7 +28,7 @@ import numpy as np
 
 from sysbench import units
 from sysbench.errors import LogError
-from sysbench.garbage import gc_paused
+from sysbench.interpreter import gc_paused
 from sysbench.log.storage import ScratchDirectory
 from sysbench.trace.columns import distinct_rows, map_distinct
 from sysbench.trace.readers.reading import Progress, no_progress, processors
