@@ -115,6 +115,7 @@ def test_only_deep_steps_whose_code_repeats_are_continued(
         {"precision": "fp32", "attention": "sdpa"},
         {"lora": 4, "grad_accum": 2, "optimizer": "fused"},
         {"model": "llama-3.2-1b", "attention": "sdpa"},
+        {"model": "gpt2", "model_arg": "n_layer=15,n_embd=64,n_head=4,vocab_size=1000"},
     ],
     ids=str,
 )

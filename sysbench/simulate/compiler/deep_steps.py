@@ -22,6 +22,7 @@ from sysbench.simulate.depths import Depths, depths_for_copies, with_layers
 from sysbench.simulate.platform import Platform
 from sysbench.simulate.recording import Allocation, Recording, StepRecording
 from sysbench.simulate.steps import record
+from sysbench.snapshot.block_sizes import MIN_BLOCK_BYTES
 from sysbench.spec.model import ModelCell
 from sysbench.spec.steps import Protocol
 
@@ -102,8 +103,10 @@ def _continued_requests(small: StepRecording, large: StepRecording, more: int) -
             if event >= 0:
                 number = len(allocations)
                 made, again = large.allocations[other], large.allocations[following]
-                module = element.name(small.allocations[one].module, made.module, again.module, more)
-                allocations.append(again._replace(module=module))
+                before = small.allocations[one]
+                module = element.name(before.module, made.module, again.module, more)
+                size_bytes = element.number(before.size_bytes, made.size_bytes, again.size_bytes, more)
+                allocations.append(again._replace(module=module, size_bytes=size_bytes))
                 repeated.append(following)
                 live[kind].add(number)
                 events.append(number)
@@ -147,7 +150,9 @@ def _kinds(recording: Recording, known: dict[object, int]) -> list[int]:
     for part, (first, end) in enumerate(_parts(recording)):
         for number in (event for event in recording.events[first:end] if event >= 0):
             made = recording.allocations[number]
-            kind = made._replace(module=NUMBER.sub("#", made.module), stack=0)
+            # Below a block, sizes may grow with the depth, as those of a step's seeds for dropout.
+            size_bytes = max(made.size_bytes, MIN_BLOCK_BYTES)
+            kind = made._replace(module=NUMBER.sub("#", made.module), stack=0, size_bytes=size_bytes)
             is_workspace = number in recording.workspaces
             kinds[number] = known.setdefault((part, kind, recording.stacks[made.stack], is_workspace), len(known) + 1)
     return kinds
