@@ -246,9 +246,11 @@ class _Compiler:
             return passes(traced, *args, **options)
 
         def compile_on_gpu(divided: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-            _move(divided, inputs)
-            compile_inner = partial(compile_fx.compile_fx_inner, divided, inputs, **options)
-            return _Backward(compile_inner, self._platform) if options.get("is_backward") else compile_inner()
+            def generate() -> Any:
+                _move(divided, inputs)
+                return compile_fx.compile_fx_inner(divided, inputs, **options)
+
+            return _Backward(generate, self._platform) if options.get("is_backward") else generate()
 
         with mock.patch.object(compile_fx, _GRAPH_PASSES, passes_on_gpu):
             compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_on_gpu)
