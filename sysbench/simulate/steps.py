@@ -91,7 +91,7 @@ def record(
         with (
             _sharding_handled(mesh, recorder.device),
             recorder.device,
-            _compiling_for(cell, recorder.device, platform) as breaks,
+            _compiling_for(cell, protocol, recorder.device, platform) as breaks,
         ):
             for number in _run_steps(recorder, cell, protocol, DEVICE, mesh=mesh):
                 if number < 0 and not steps:
@@ -116,12 +116,14 @@ def _serving_user_code(cell: ModelCell, platform: Platform) -> Iterator[Compiled
         yield parts
 
 
-def _compiling_for(cell: ModelCell, device: Device, platform: Platform) -> AbstractContextManager[Collection[str]]:
+def _compiling_for(
+    cell: ModelCell, protocol: Protocol, device: Device, platform: Platform
+) -> AbstractContextManager[Collection[str]]:
     if not cell.is_compiled or not isinstance(device, SimulatedDevice):
         return nullcontext(())
     from sysbench.simulate.compiler.compiled import compiling_on  # whose imports take seconds
 
-    return compiling_on(device, platform, cell)
+    return compiling_on(device, platform, cell, has_backward="backward" in PROCEDURES[protocol].phases)
 
 
 def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:

@@ -121,6 +121,21 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(512, 64), nn.Linear(64, 512)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.run = torch.compile(lambda layer, x: x + layer(x).tanh())
+
+    @torch.compiler.disable
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = self.run(layer, x)
+        return self.head(x)
+
+
 class Opaque(Mlp):
     def between(self, x):
         return doubled(x)
@@ -169,6 +184,12 @@ def test_compiled_step_keeps_less_and_leaves_nothing_behind(directory: Path) -> 
     # The compiler itself is again that of this machine.
     doubled = torch.compile(lambda x: x * 2, backend="eager")
     assert doubled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_parts_that_are_compiled_keep_nothing_from_step_to_step(directory: Path) -> None:
+    eager, compiled = (recorded(directory, "Parts", execution) for execution in ("eager", "compiled"))
+    before = [[*each.live_bytes()][each.measured[0].first - 1] for each in (eager, compiled)]
+    assert before[0] == before[1]
 
 
 def test_forward_alone_keeps_what_it_keeps_before_backward(directory: Path) -> None:

@@ -51,7 +51,7 @@ _EINOPS = (einops.einsum, einops.rearrange, einops.reduce, einops.repeat, einops
 
 _MOST_KEPT = 4
 _kept: dict[Hashable, Any] = {}
-"""Compiled graphs, the latest last."""
+"""Compiled graphs with their backward, the latest last."""
 
 _GRAPH_PASSES = "_recursive_joint_graph_passes"
 """The function of Inductor that first sees a graph, before it is divided into forward and backward."""
@@ -59,10 +59,11 @@ _GRAPH_PASSES = "_recursive_joint_graph_passes"
 
 @contextmanager
 def compiling_on(
-    device: SimulatedDevice, platform: Platform, cell: ModelCell | None = None
+    device: SimulatedDevice, platform: Platform, cell: ModelCell | None = None, *, has_backward: bool = True
 ) -> Iterator[Collection[str]]:
     """Context manager in which `torch.compile` compiles for the simulated device, which must be active.
 
+    Without `has_backward`, no backward is to run, and its code is not generated.
     What is compiled for the step of `cell` is used again by the next ones that differ in nothing but their phases.
     Yields the places where the compiler divided the code, which grow: `gpt.py:31`. On exit, all changes to torch are
     undone. Raises UnavailableError for code that the compiler refuses, with its reason.
@@ -78,7 +79,7 @@ def compiling_on(
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
     from torch._inductor.output_code import CompiledFxGraph
 
-    compiler = _Compiler(device, platform, cell)
+    compiler = _Compiler(device, platform, cell, has_backward=has_backward)
     convert, fold = CatchErrorsWrapper.__call__, UniformValueConstantFolder._deduce_value
     stand_ins: list[tuple[Any, str, Any]] = [
         (torch, "compile", compiler.compile),
@@ -166,11 +167,14 @@ def _without_meta_kernels_of_composites() -> Iterator[None]:
 class _Compiler:
     """What stands in for parts of the compiler while a device is simulated."""
 
-    def __init__(self, device: SimulatedDevice, platform: Platform, cell: ModelCell | None) -> None:
+    def __init__(
+        self, device: SimulatedDevice, platform: Platform, cell: ModelCell | None, *, has_backward: bool
+    ) -> None:
         self.breaks: dict[str, None] = {}
         """Places where the code was divided, in order."""
         self._device = device
         self._platform = platform
+        self._has_backward = has_backward
         self._step = None if cell is None else cell.model_copy(update={"mode": "train"})
         self._compile: Any = torch.compile
         self._is_on_meta = False
@@ -215,12 +219,15 @@ class _Compiler:
             if isinstance(each, FakeTensor):
                 each.fake_device = _META
         key = self._key(graph, inputs)
-        compiled = _kept.pop(key, None)
-        if compiled is None:
-            with inductor_finds(self._platform):
-                compiled = self._compiled(graph, inputs)
+        with inductor_finds(self._platform):
+            kept = _kept.pop(key, None) or self._compiled(graph, inputs)
+            compiled, backwards = kept
+            self._trace_on_meta(False)
+            for backward in backwards if self._has_backward else ():
+                backward.generate()
+        self._trace_on_meta(True)
         if key is not None:
-            _kept[key] = compiled
+            _kept[key] = kept
             for oldest in list(_kept)[:-_MOST_KEPT]:
                 del _kept[oldest]
         return compiled
@@ -234,11 +241,12 @@ class _Compiler:
         kinds = tuple(_kind(each) for each in tree_leaves(inputs) if isinstance(each, Tensor))
         return self._step, of_gpu, torch.is_grad_enabled(), code, kinds
 
-    def _compiled(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:
-        """Compile a graph that was traced on `meta` for the GPU; its backward when it first runs."""
+    def _compiled(self, graph: GraphModule, inputs: Sequence[Any]) -> tuple[Any, list[_Backward]]:
+        """Compile a graph that was traced on `meta` for the GPU; also return its backward, for which no code is yet."""
         from torch._inductor import compile_fx
 
         passes = getattr(compile_fx, _GRAPH_PASSES)
+        backwards: list[_Backward] = []
 
         def passes_on_gpu(traced: GraphModule, *args: Any, **options: Any) -> Any:
             self._trace_on_meta(False)
@@ -250,12 +258,14 @@ class _Compiler:
                 _move(divided, inputs)
                 return compile_fx.compile_fx_inner(divided, inputs, **options)
 
-            return _Backward(generate, self._platform) if options.get("is_backward") else generate()
+            if not options.get("is_backward"):
+                return generate()
+            backwards.append(_Backward(generate))
+            return backwards[-1]
 
         with mock.patch.object(compile_fx, _GRAPH_PASSES, passes_on_gpu):
             compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_on_gpu)
-        self._trace_on_meta(True)
-        return compiled
+        return compiled, backwards
 
     def _trace_on_meta(self, on_meta: bool) -> None:
         self._is_on_meta = on_meta
@@ -286,19 +296,21 @@ def _reason(error: BaseException) -> str:
 
 
 class _Backward:
-    """Code for backward, which is generated when it first runs: not every step has a backward."""
+    """Backward of compiled code. Its own code is generated only for steps that have a backward."""
 
-    def __init__(self, generate: Callable[[], Any], platform: Platform) -> None:
+    def __init__(self, generate: Callable[[], Any]) -> None:
         self._generate = generate
-        self._platform = platform
         self._context = TracingContext.get()
         self._code: Any = None
         self._boxed_call = True  # for torch: the arguments are one list
 
-    def __call__(self, inputs: list[Any]) -> Any:
+    def generate(self) -> None:
+        """Generate the code if it is not there."""
         if self._code is None:
-            with _as_plain_tensors(_Kernel.device), inductor_finds(self._platform), tracing(self._context):
+            with tracing(self._context):
                 self._code = self._generate()
+
+    def __call__(self, inputs: list[Any]) -> Any:
         return self._code(inputs)
 
 
