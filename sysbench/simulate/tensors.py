@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import IntEnum
 from functools import cache
+from itertools import takewhile
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Self
 from unittest import mock
@@ -32,7 +33,7 @@ import torch
 from torch import Tensor
 from torch._C import _DisableTorchDispatch as _below_python
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_map_only
@@ -317,6 +318,21 @@ def _naming_devices() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _only_modes_below(kind: type[TorchFunctionMode]) -> Iterator[None]:
+    """Context manager in which the modes that were entered after one of this kind are off: it can be left first."""
+    entered_later = list(
+        takewhile(lambda mode: not isinstance(mode, kind), reversed(_get_current_function_mode_stack()))
+    )
+    for _ in entered_later:
+        _pop_mode()
+    try:
+        yield
+    finally:
+        for mode in reversed(entered_later):
+            _push_mode(mode)
+
+
 class SimulatedDevice(ObservedDevice):
     """A dispatch mode in which `DEVICE` is a GPU whose kernels do nothing."""
 
@@ -359,7 +375,8 @@ class SimulatedDevice(ObservedDevice):
         Nor do tensors then say that they are on a GPU, so that code between compiled parts can make others beside them.
         """
         self.names_gpu = SimulatedTensor.serving_user_code = False
-        self._names.close()
+        with _only_modes_below(_DeviceNames):
+            self._names.close()
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the results of `func` without computing values."""

@@ -121,7 +121,7 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-class Part(nn.Linear):
+class CompiledLayer(nn.Linear):
     def __init__(self):
         super().__init__(64, 64)
         self.run = torch.compile(self.inner)
@@ -137,7 +137,9 @@ class Parts(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed, self.head = nn.Embedding(512, 64), nn.Linear(64, 512)
-        self.layers = nn.Sequential(*(Part() for _ in range(4)))
+        self.layers = nn.Sequential(*(CompiledLayer() for _ in range(4)))
+        if len({each.device for each in self.parameters()}) > 1:
+            raise RuntimeError("what is made after the first torch.compile is on another device")
 
     @torch.compiler.disable
     def forward(self, ids):
