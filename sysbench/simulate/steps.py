@@ -111,6 +111,8 @@ def _serving_user_code(cell: ModelCell, platform: Platform) -> Iterator[Compiled
     if cell.own is None:
         yield None
         return
+    if cell.is_compiled:
+        import torch._dynamo.variables  # which keeps torch's functions as it finds them, so not as a GPU would answer
     compiling = nullcontext() if cell.is_compiled else compiling_nothing()
     with answering_as_gpu(platform.capability), modules_of_simulations(), compiling as parts:
         yield parts
