@@ -112,7 +112,7 @@ def _serving_user_code(cell: ModelCell, platform: Platform) -> Iterator[Compiled
         yield None
         return
     if cell.is_compiled:
-        import torch._dynamo.variables  # which keeps torch's functions as it finds them, so not as a GPU would answer
+        import torch._dynamo.variables  # noqa: F401  It keeps torch's functions as it finds them: not a GPU's answers.
     compiling = nullcontext() if cell.is_compiled else compiling_nothing()
     with answering_as_gpu(platform.capability), modules_of_simulations(), compiling as parts:
         yield parts
