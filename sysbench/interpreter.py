@@ -4,7 +4,7 @@ A collection takes as long as a small step, and can free tensors at any time. Wh
 collections take a fifth of the time and free nothing.
 
 CPython 3.11 and later keep frames in chunks of 16 KiB, and free a chunk as soon as it is empty. A call from the end of
-one maps memory and unmaps it again every time, which takes 20 times as long as the call.
+one maps memory and unmaps it again every time: it took 18 µs instead of 0.09 on a virtual machine.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def _naming_devices() -> Iterator[None]:
 
 @contextmanager
 def _only_modes_below(kind: type[TorchFunctionMode]) -> Iterator[None]:
-    """Context manager in which the modes that were entered after one of this kind are off: it can be left first."""
+    """Context manager in which modes that were entered after the one of this kind are off, so that it can be left."""
     entered_later = list(
         takewhile(lambda mode: not isinstance(mode, kind), reversed(_get_current_function_mode_stack()))
     )

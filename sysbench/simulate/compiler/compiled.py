@@ -122,7 +122,7 @@ def compiling_on(
 
 @contextmanager
 def _einops_untraced() -> Iterator[None]:
-    """Context manager in which Dynamo takes a function of einops as one operator, as einops asked of it before 2.8.
+    """Context manager in which Dynamo takes a function of einops as one operator, as einops has it do before torch 2.8.
 
     Its Python code would take more than half of Dynamo's time, for the same operators in the end.
     """
@@ -234,8 +234,8 @@ class _Compiler:
 
     def _key(self, graph: GraphModule, inputs: Sequence[Any]) -> Hashable:
         """Return what is equal for graphs that compile to the same code; None if it is not known."""
-        if self._step is None or self._step.strategy is not None or next(graph.parameters(), None) is not None:
-            return None
+        if self._step is None or self._step.strategy is not None or [*graph.parameters(), *graph.buffers()]:
+            return None  # tensors in the graph are those of this step
         code = graph.print_readable(print_output=False, include_stride=True, include_device=True)
         of_gpu = self._platform.capability, self._platform.multiprocessors
         kinds = tuple(_kind(each) for each in tree_leaves(inputs) if isinstance(each, Tensor))
